@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from support.questions import open_actions
-from workflows_mcp.answers.actions import already_answered, check_result
+from workflows_mcp.answers.results import already_answered, check_result
+from workflows_mcp.answers.run_view import run_view_of
 from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine.events import Answered
 from workflows_mcp.machine.machine import Machine
@@ -15,7 +16,7 @@ from workflows_mcp.values import to_json
 
 
 def answer(machine: Machine, registry: StepRegistry, step_id: str | None, result: Any) -> None:
-    address, step_result = check_result(machine, registry, step_id, result)
+    address, step_result = check_result(run_view_of(machine), registry, step_id, result)
     at = machine.state.changed_at + 1
     machine.apply(Answered(at, address, step_result.outputs, step_result.ok, step_result.message))
 
@@ -43,7 +44,7 @@ def test_a_question_of_a_called_workflow_carries_its_whole_address(
         build.plan("outer", build.call("ci", "inner")), build.plan("inner", build.ask("approve"))
     )
     assert [action.step_id for action in open_actions(machine, registry)] == ["ci/approve"]
-    assert check_result(machine, registry, "ci/approve", "yes")[0] == "ci/approve"
+    assert check_result(run_view_of(machine), registry, "ci/approve", "yes")[0] == "ci/approve"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_a_text_is_taken_in_every_form_that_models_send(
     build: Any, registry: StepRegistry, result: Any
 ) -> None:
     machine = build.started(build.plan("ask", build.ask("count")))
-    assert check_result(machine, registry, None, result)[1].outputs == {"response": "7"}
+    assert check_result(run_view_of(machine), registry, None, result)[1].outputs == {"response": "7"}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_confirmation_is_taken_in_every_form_that_models_send(
     build: Any, registry: StepRegistry, result: Any
 ) -> None:
     machine = build.started(build.plan("ask", build.confirm("sure")))
-    assert check_result(machine, registry, None, result)[1].outputs == {"yes": True}
+    assert check_result(run_view_of(machine), registry, None, result)[1].outputs == {"yes": True}
 
 
 @pytest.mark.parametrize("text", ['{"other": 1}', "[1, 2]", "true", "null", ' "quoted" ', "  spaced  "])
@@ -73,7 +74,7 @@ def test_text_that_happens_to_be_json_stays_the_text_that_was_asked_for(
     build: Any, registry: StepRegistry, text: str
 ) -> None:
     machine = build.started(build.plan("ask", build.ask("count")))
-    assert check_result(machine, registry, None, text)[1].outputs == {"response": text}
+    assert check_result(run_view_of(machine), registry, None, text)[1].outputs == {"response": text}
 
 
 @pytest.mark.parametrize("as_sent", [dict, to_json], ids=["object", "json-text"])
@@ -82,7 +83,7 @@ def test_a_result_that_does_not_fit_is_refused_with_the_schema_and_an_example(
 ) -> None:
     machine = build.started(build.plan("ask", build.confirm("sure")))
     with pytest.raises(InvalidResult) as refused:
-        check_result(machine, registry, None, as_sent({"confirmed": "maybe", "extra": 1}))
+        check_result(run_view_of(machine), registry, None, as_sent({"confirmed": "maybe", "extra": 1}))
     text = str(refused.value)
     assert "'confirmed' must be true or false, not text \"maybe\"" in text
     assert "'extra' is not known here" in text
@@ -94,9 +95,9 @@ def test_a_result_that_does_not_fit_is_refused_with_the_schema_and_an_example(
 def test_with_several_questions_the_result_must_say_which(build: Any, registry: StepRegistry) -> None:
     machine = build.started(build.plan("ask", build.ask("one"), build.confirm("two")))
     with pytest.raises(NotExpected, match="2 actions are pending: pass the step_id") as refused:
-        check_result(machine, registry, None, "yes")
+        check_result(run_view_of(machine), registry, None, "yes")
     assert refused.value.hint == "pending now: 'one', 'two'"
-    assert check_result(machine, registry, "two", True)[0] == "two"
+    assert check_result(run_view_of(machine), registry, "two", True)[0] == "two"
 
 
 def test_an_old_question_is_refused_with_the_current_one(build: Any, registry: StepRegistry) -> None:
@@ -105,44 +106,44 @@ def test_an_old_question_is_refused_with_the_current_one(build: Any, registry: S
     with pytest.raises(
         NotExpected, match="'one' does not wait for an answer: it has been answered"
     ) as refused:
-        check_result(machine, registry, "one", "second")
+        check_result(run_view_of(machine), registry, "one", "second")
     assert refused.value.hint == "pending now: 'two'"
     with pytest.raises(NotExpected, match=r"no such step; did you mean 'two'\?"):
-        check_result(machine, registry, "tow", True)
+        check_result(run_view_of(machine), registry, "tow", True)
 
 
 def test_an_ended_run_takes_no_result_and_says_how_it_ended(build: Any, registry: StepRegistry) -> None:
     machine = build.started(build.plan("ask", build.ask("one")))
     answer(machine, registry, None, "done")
     with pytest.raises(NotExpected, match="the run wf_1 has ended: it is completed"):
-        check_result(machine, registry, None, "again")
+        check_result(run_view_of(machine), registry, None, "again")
 
 
 def test_a_working_run_takes_no_result_and_says_how_to_wait(build: Any, registry: StepRegistry) -> None:
     machine = build.started(build.plan("ask", build.work("build"), build.ask("one", 0)))
     with pytest.raises(NotExpected, match="asks nothing of you now") as refused:
-        check_result(machine, registry, None, "early")
+        check_result(run_view_of(machine), registry, None, "early")
     assert "get_workflow_status(workflow_id='wf_1', wait_seconds=30)" in str(refused.value)
     with pytest.raises(NotExpected, match="asks nothing of you now"):
-        check_result(machine, registry, "one", "early")
+        check_result(run_view_of(machine), registry, "one", "early")
 
 
 def test_the_same_answer_again_is_recognised_and_another_is_not(build: Any, registry: StepRegistry) -> None:
     machine = build.started(build.plan("ask", build.ask("one"), build.confirm("two", 0)))
-    assert not already_answered(machine, registry, "one", "first")
+    assert not already_answered(run_view_of(machine), registry, "one", "first")
     answer(machine, registry, "one", "first")
-    assert already_answered(machine, registry, "one", "first")
-    assert already_answered(machine, registry, "one", {"response": "first"})
-    assert not already_answered(machine, registry, "one", "second")
-    assert not already_answered(machine, registry, "two", True)
-    assert not already_answered(machine, registry, "nothing", True)
+    assert already_answered(run_view_of(machine), registry, "one", "first")
+    assert already_answered(run_view_of(machine), registry, "one", {"response": "first"})
+    assert not already_answered(run_view_of(machine), registry, "one", "second")
+    assert not already_answered(run_view_of(machine), registry, "two", True)
+    assert not already_answered(run_view_of(machine), registry, "nothing", True)
     # Without a step id it is meant for the question that is pending.
-    assert not already_answered(machine, registry, None, "first")
+    assert not already_answered(run_view_of(machine), registry, None, "first")
     answer(machine, registry, "two", True)
     assert machine.state.status == "completed"
-    assert already_answered(machine, registry, None, True)
-    assert already_answered(machine, registry, "one", "first")
-    assert not already_answered(machine, registry, None, False)
+    assert already_answered(run_view_of(machine), registry, None, True)
+    assert already_answered(run_view_of(machine), registry, "one", "first")
+    assert not already_answered(run_view_of(machine), registry, None, False)
 
 
 def test_a_question_whose_inputs_came_out_wrong_can_still_be_ended(
@@ -155,6 +156,6 @@ def test_a_question_whose_inputs_came_out_wrong_can_still_be_ended(
     machine.state.root.records["one"].inputs = {"prompt": ["not", "text"]}
     (action,) = open_actions(machine, registry)
     assert "are invalid (prompt:" in action.instructions
-    _, step_result = check_result(machine, registry, "one", {})
+    _, step_result = check_result(run_view_of(machine), registry, "one", {})
     assert not step_result.ok
     assert step_result.outputs == {"response": ""}

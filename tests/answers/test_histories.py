@@ -15,7 +15,6 @@ from workflows_mcp.answers.answer import answer_about
 from workflows_mcp.answers.history import History
 from workflows_mcp.answers.previews import WHOLE
 from workflows_mcp.answers.run_view import run_view_of
-from workflows_mcp.answers.targets import under_way
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import key_of
@@ -57,7 +56,7 @@ def test_after_every_event_the_open_checkpoints_are_what_the_run_waits_for(tmp_p
     opened: set[str] = set()
     while True:
         history.take(event)
-        asked = [address for address, _ in under_way(machine, "agent")]
+        asked = [address for address, _ in run_view_of(machine).under_way("agent")]
         assert [it.address for it in history.open_questions()] == asked
         new = {str(it.id) for it in history.open_questions()} - opened
         assert all(name.removeprefix("pause_wf_1_").split(".")[0] == str(history.position) for name in new)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.questions import AskedRun
-from workflows_mcp.answers.actions import refusal_for_person
+from workflows_mcp.answers.results import refusal_for_person
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.steps.prompts import Prompt, UserInput
 from workflows_mcp.values import Value

@@ -10,12 +10,12 @@ import pytest
 from support.plans import Branch, Jump, Return, SetState, Wait, expr
 from support.stateful import ask, bundle_of, foreach, research, sequence, step
 from support.steps import registry_of
-from workflows_mcp.answers.actions import actions_of, already_answered, check_result
+from workflows_mcp.answers.actions import actions_of
 from workflows_mcp.answers.answer import answer_about
-from workflows_mcp.answers.results import is_harmless
-from workflows_mcp.answers.run_view import RunView, run_view_of
+from workflows_mcp.answers.results import already_answered, check_result, is_harmless
+from workflows_mcp.answers.run_view import RunView, run_view_of, target_of
 from workflows_mcp.answers.state import snapshot_of, state_of
-from workflows_mcp.answers.targets import joined, run_of, target_of
+from workflows_mcp.answers.tasks import joined, run_of
 from workflows_mcp.errors import InvalidResult, NotExpected, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, Started, TimerFired
@@ -67,7 +67,9 @@ def submit(
 ) -> str:
     """The address of the step that was answered."""
     target = target_of(machine, workflow_id)
-    address, step_result = check_result(machine, REGISTRY, step_id, result, target=target, now=at)
+    address, step_result = check_result(
+        run_view_of(machine, now=at, target=target), REGISTRY, step_id, result
+    )
     machine.apply(Answered(at, address, step_result.outputs))
     return address
 
@@ -195,9 +197,9 @@ def test_nothing_is_submitted_for_the_tasks_by_whoever_starts_their_agents() -> 
             submit(machine, "wf_1", {"results": []}, step_id)
         assert "get_workflow_status(workflow_id='wf_1')" in refused.value.hint
         run = target_of(machine, "wf_1")
-        assert is_harmless(machine, run, step_id, {})
-        assert is_harmless(machine, run, step_id, {"acknowledged": True})
-        assert not is_harmless(machine, run, step_id, {"results": []})
+        assert is_harmless(run_view_of(machine, target=run), step_id, {})
+        assert is_harmless(run_view_of(machine, target=run), step_id, {"acknowledged": True})
+        assert not is_harmless(run_view_of(machine, target=run), step_id, {"results": []})
 
 
 def test_a_client_without_sub_agents_is_asked_all_of_it() -> None:
@@ -256,9 +258,11 @@ def test_an_answer_that_comes_twice_is_harmless_and_another_one_is_refused_with_
     machine = run_of_plan(research())
     submit(machine, "wf_1.each.0", "first", "read")
     task = target_of(machine, "wf_1.each.0")
-    assert already_answered(machine, REGISTRY, "read", "first", target=task)
-    assert not already_answered(machine, REGISTRY, "read", "second", target=task)
-    assert not already_answered(machine, REGISTRY, None, "first", target=task)  # something else is asked now
+    assert already_answered(run_view_of(machine, target=task), REGISTRY, "read", "first")
+    assert not already_answered(run_view_of(machine, target=task), REGISTRY, "read", "second")
+    assert not already_answered(
+        run_view_of(machine, target=task), REGISTRY, None, "first"
+    )  # something else is asked now
     with pytest.raises(NotExpected, match="answered already, with another result") as refused:
         submit(machine, "wf_1.each.0", "second", "read")
     assert refused.value.hint == "pending now: 'judge'"
@@ -270,10 +274,10 @@ def test_the_last_answer_of_the_main_agent_is_its_own_also_while_sub_agents_answ
     machine = run_of_plan(sequence("research", *steps, tasks=(task,)))
     run = target_of(machine, "wf_1")
     submit(machine, "wf_1", "go", at=1001.0)
-    assert already_answered(machine, REGISTRY, None, "go", target=run)
+    assert already_answered(run_view_of(machine, target=run), REGISTRY, None, "go")
     submit(machine, "wf_1.each.0", "sub", at=1002.0)
-    assert already_answered(machine, REGISTRY, None, "go", target=run)
-    assert not already_answered(machine, REGISTRY, None, "sub", target=run)
+    assert already_answered(run_view_of(machine, target=run), REGISTRY, None, "go")
+    assert not already_answered(run_view_of(machine, target=run), REGISTRY, None, "sub")
 
 
 def test_after_the_end_of_a_task_its_last_answer_may_come_again() -> None:
@@ -281,8 +285,8 @@ def test_after_the_end_of_a_task_its_last_answer_may_come_again() -> None:
     submit(machine, "wf_1.each.0", "a", "read")
     submit(machine, "wf_1.each.0", "b", "judge")
     task = target_of(machine, "wf_1.each.0")
-    assert already_answered(machine, REGISTRY, None, "b", target=task)
-    assert not already_answered(machine, REGISTRY, None, "a", target=task)
+    assert already_answered(run_view_of(machine, target=task), REGISTRY, None, "b")
+    assert not already_answered(run_view_of(machine, target=task), REGISTRY, None, "a")
     with pytest.raises(NotExpected, match=r"the task wf_1\.each\.0 has ended: it is completed"):
         submit(machine, "wf_1.each.0", "c", "judge")
 
@@ -291,13 +295,15 @@ def test_after_the_end_of_a_task_its_last_answer_may_come_again() -> None:
 def test_acknowledging_a_step_that_the_server_has_carried_out_is_harmless(step_id: str) -> None:
     machine = run_of_plan(research())
     task = target_of(machine, "wf_1.each.0")
-    assert not is_harmless(machine, task, step_id, {"acknowledged": True})  # it has not been come to
+    assert not is_harmless(
+        run_view_of(machine, target=task), step_id, {"acknowledged": True}
+    )  # it has not been come to
     submit(machine, "wf_1.each.0", "a", "read")
     submit(machine, "wf_1.each.0", "b", "judge")
     for acknowledgement in ({"acknowledged": True}, {}, True, None, "ok"):
-        assert is_harmless(machine, task, step_id, acknowledgement)
-    assert not is_harmless(machine, task, step_id, {"stdout": "work"})
-    assert not is_harmless(machine, task, "read", {})
+        assert is_harmless(run_view_of(machine, target=task), step_id, acknowledgement)
+    assert not is_harmless(run_view_of(machine, target=task), step_id, {"stdout": "work"})
+    assert not is_harmless(run_view_of(machine, target=task), "read", {})
 
 
 def test_state_of_a_task_is_its_own() -> None:
@@ -570,12 +576,12 @@ def test_a_wait_needs_no_result_and_says_how_long() -> None:
     with pytest.raises(NotExpected, match=r"waits until 00:17:10Z \(another 20 s\)"):
         submit(machine, "wf_1", {"value": 1}, "pause", at=1010.0)
     run = target_of(machine, "wf_1")
-    assert is_harmless(machine, run, "pause", {})
-    assert is_harmless(machine, run, None, {})
+    assert is_harmless(run_view_of(machine, target=run), "pause", {})
+    assert is_harmless(run_view_of(machine, target=run), None, {})
     machine.apply(TimerFired(1030.0, "pause#1"))
     assert answer(machine)["action"]["step_id"] == "next"
-    assert is_harmless(machine, run, "pause", {"resumed": True, "duration": 30})
-    assert not is_harmless(machine, run, None, {})
+    assert is_harmless(run_view_of(machine, target=run), "pause", {"resumed": True, "duration": 30})
+    assert not is_harmless(run_view_of(machine, target=run), None, {})
 
 
 def test_an_acknowledgement_that_could_be_meant_for_a_question_is_none() -> None:
@@ -583,8 +589,8 @@ def test_an_acknowledgement_that_could_be_meant_for_a_question_is_none() -> None
     task = sequence("w#t", *steps)
     machine = run_of_plan(sequence("w", foreach("each", "w#t", [1, 2], agent=""), tasks=(task,)))
     assert answer(machine)["action"]["step_id"] == "each/1/one"
-    assert not is_harmless(machine, target_of(machine, "wf_1"), None, {})
-    assert is_harmless(machine, target_of(machine, "wf_1.each.0"), None, {})
+    assert not is_harmless(run_view_of(machine, target=target_of(machine, "wf_1")), None, {})
+    assert is_harmless(run_view_of(machine, target=target_of(machine, "wf_1.each.0")), None, {})
 
 
 def test_progress_of_a_sequence_knows_the_longest_way_left_and_is_exact_at_the_end() -> None:

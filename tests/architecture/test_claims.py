@@ -77,3 +77,19 @@ def test_nobody_outside_of_the_dialects_asks_for_the_dialect() -> None:
         if found and not name.startswith(MAY_ASK_FOR_A_DIALECT):
             wrong[name] = found
     assert wrong == {}
+
+
+READ_RUNS = {"run_view", "tasks", "progress", "state", "history", "trace"}
+"""The modules of `answers` that read the records and frames of a run; `history` and `trace` replay journals."""
+
+
+def test_only_a_few_modules_of_answers_read_the_inside_of_a_run() -> None:
+    wrong = []
+    for path in sorted((ROOT / "answers").glob("*.py")):
+        if path.stem in READ_RUNS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            inside = ("records", "frames", "machine.state")
+            if isinstance(node, ast.Attribute) and ast.unparse(node).endswith(inside):
+                wrong.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")
+    assert wrong == []

@@ -12,7 +12,8 @@ from support.engines import World, asks, ended
 from support.plans import Do, block, bundle, plan
 from support.questions import open_actions
 from support.reactive import documents
-from workflows_mcp.answers.actions import check_result
+from workflows_mcp.answers.results import check_result
+from workflows_mcp.answers.run_view import run_view_of
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.errors import InvalidResult
@@ -56,10 +57,10 @@ def decide(result: object) -> After:
         assert action.type == "interrupted"
         assert action.parameters == {"step": "Gate", "inputs": {"name": "a"}}
         with pytest.raises(InvalidResult):
-            check_result(machine, registry, "a", "perhaps")
+            check_result(run_view_of(machine), registry, "a", "perhaps")
 
         def answered(machine: Machine, now: float) -> Event:
-            address, step_result = check_result(machine, registry, None, result)
+            address, step_result = check_result(run_view_of(machine), registry, None, result)
             return Answered(now, address, step_result.outputs)
 
         world.gate.open("a")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from support.plans import block, bundle, plan
 from support.random_graphs import bundles, report, reports
-from workflows_mcp.answers.why import why_waiting
+from workflows_mcp.answers.run_view import run_view_of
+from workflows_mcp.answers.why import why
 from workflows_mcp.machine.commands import Finish, RunStep, SetTimer
 from workflows_mcp.machine.events import Answered, Started, StepDone, StepFailed, TimerFired
 from workflows_mcp.machine.machine import Machine
@@ -34,7 +35,7 @@ def run_to_end(
         questions = [address for address, frame in machine.state.frames.items() if frame.kind == "agent"]
         if machine.state.status != "running":
             return machine, performed
-        assert pending or questions, why_waiting(machine, 0.0)
+        assert pending or questions, why(run_view_of(machine, now=0.0, alone=True))
         pick = choose.randrange(len(pending) + len(questions))
         if pick < len(pending):
             event = pending.pop(pick)(0.0)

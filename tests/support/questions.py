@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from support.plans import Do, Node, Plan
-from workflows_mcp.answers.actions import Action, Redact, actions_of, check_result
+from workflows_mcp.answers.actions import Action, actions_of
+from workflows_mcp.answers.results import Redact, check_result
 from workflows_mcp.answers.run_view import run_view_of
 from workflows_mcp.machine.events import Started
 from workflows_mcp.machine.machine import Machine
@@ -49,8 +50,8 @@ class AskedRun:
             "result_schema": action.result_schema,
         }
 
-    def submit(self, result: Any, clean: Redact | None = None) -> StepResult:
+    def submit(self, result: Any, clean: Redact = lambda value: value) -> StepResult:
         """What the result amounts to; raises InvalidResult where it does not fit."""
-        address, step_result = check_result(self.machine, self._registry, None, result, clean)
+        address, step_result = check_result(run_view_of(self.machine), self._registry, None, result, clean)
         assert address == "ask"
         return step_result

@@ -5,19 +5,16 @@ from __future__ import annotations
 from workflows_mcp.answers.actions import (
     Action,
     Delegated,
-    Redact,
+    FormOutcome,
+    Outcome,
     TaskBrief,
-    already_answered,
     brief_of,
-    check_result,
-    failed_outputs,
-    question_address,
+    form_outcome,
     question_at,
 )
-from workflows_mcp.answers.answer import Answer, RerunOptions, answer_about, answer_when_over, progress_of
+from workflows_mcp.answers.answer import Answer, RerunOptions, answer_about, answer_when_over
 from workflows_mcp.answers.diagram import drawn_plan, drawn_run
-from workflows_mcp.answers.elicitation_log import FormOutcome, Outcome, form_outcome
-from workflows_mcp.answers.explain import Dependencies, explained
+from workflows_mcp.answers.explain import Dependencies, explained, workflow_info
 from workflows_mcp.answers.history import (
     Checkpoint,
     CheckpointId,
@@ -27,11 +24,17 @@ from workflows_mcp.answers.history import (
     listed_checkpoint,
     parse_checkpoint_id,
 )
-from workflows_mcp.answers.info import workflow_info
-from workflows_mcp.answers.journal import journal_view
 from workflows_mcp.answers.previews import Cut, Reader, cut, note, reader, shortened, within
-from workflows_mcp.answers.results import is_harmless
-from workflows_mcp.answers.run_view import RunView, run_view_of
+from workflows_mcp.answers.progress import progress_of
+from workflows_mcp.answers.results import (
+    Redact,
+    already_answered,
+    check_result,
+    failed_outputs,
+    is_harmless,
+    question_address,
+)
+from workflows_mcp.answers.run_view import RunView, Visited, blocks_in, run_view_of, target_of
 from workflows_mcp.answers.state import (
     RunDetails,
     StateSnapshot,
@@ -45,33 +48,32 @@ from workflows_mcp.answers.state import (
     value_of,
     written_state,
 )
-from workflows_mcp.answers.targets import (
-    Target,
-    Visited,
-    all_tasks,
-    block_at,
-    block_named,
-    blocks_in,
-    blocks_of,
-    joined,
-    question_id,
-    run_of,
-    target_of,
-    task_of,
-    whole_run,
-)
 from workflows_mcp.answers.tasks import (
     NEVER_SEEN,
     LastSeen,
+    Target,
+    all_tasks,
     given_up_at,
     has_ended,
+    joined,
     last_contact,
     pending_for,
+    question_id,
     retry_note,
+    run_of,
     started_note,
     starter_of,
+    task_of,
+    whole_run,
 )
-from workflows_mcp.answers.trace import check_field, debug_answer, debug_view_of, replayed, traces_answer
+from workflows_mcp.answers.trace import (
+    check_field,
+    debug_answer,
+    debug_view_of,
+    journal_view,
+    replayed,
+    traces_answer,
+)
 from workflows_mcp.answers.why import clock, why
 
 __all__ = [
@@ -101,10 +103,7 @@ __all__ = [
     "already_answered",
     "answer_about",
     "answer_when_over",
-    "block_at",
-    "block_named",
     "blocks_in",
-    "blocks_of",
     "brief_of",
     "check_field",
     "check_result",

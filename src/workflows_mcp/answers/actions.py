@@ -1,44 +1,26 @@
-"""Builds the actions that a run or a task asks of its agent, and checks their results.
+"""Builds the actions that a run or a task asks of its agent.
 
     actions_of(view, registry)     # [Action(step_id="approve", type="prompt", instructions="…", …)]
-    check_result(machine, registry, "approve", {"confirmed": True})
 
 An action has everything that the agent needs: step, instructions, values, and the JSON Schema of the result.
-A result is checked before it becomes an event: one that does not fit is never stored, and the error says what
-would fit. One action delegates all tasks of a step, with one prompt for all sub-agents.
+One action delegates all tasks of a step, with one prompt for all sub-agents.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from pydantic import ValidationError
 
-from workflows_mcp.answers.elicitation_log import FormOutcome, form_outcome
 from workflows_mcp.answers.previews import Cut, Reader, cut
-from workflows_mcp.answers.results import example, fits, violations
-from workflows_mcp.answers.run_view import RunView, run_view_of
-from workflows_mcp.answers.targets import (
-    Target,
-    Visited,
-    asking_of,
-    block_at,
-    block_named,
-    blocks_of,
-    question_id,
-    task_of,
-    under_way,
-    whole_run,
-)
-from workflows_mcp.answers.tasks import Count, Delegation, Standing, count_tasks, outermost
-from workflows_mcp.answers.why import failed_for_good, standing, task_name, until
-from workflows_mcp.errors import InvalidResult, NotExpected
-from workflows_mcp.machine import Frame, Machine, Record, TooLarge, iso, path_text
+from workflows_mcp.answers.progress import failed_for_good
+from workflows_mcp.answers.run_view import RunView, Visited
+from workflows_mcp.answers.tasks import Count, Delegation, LastSeen, Standing, question_id, whole_run
+from workflows_mcp.answers.why import standing, task_name
+from workflows_mcp.machine import iso, path_text
 from workflows_mcp.plan import (
     LANGUAGES,
     Call,
@@ -50,7 +32,84 @@ from workflows_mcp.plan import (
     names_of_items,
 )
 from workflows_mcp.steps import Question, Step, StepInputs, StepRegistry, StepResult
-from workflows_mcp.values import Value, from_json, nearest, to_json, to_text
+from workflows_mcp.values import Value, to_json
+
+# Forms of a question: how often the user saw one, and with which outcome
+#
+# The log consists of notes beside the run, like heartbeats (`LastSeen`), so every process can read it, also
+# after a restart. A note starts with `?`, unlike the id of a task:
+#
+#     ?deploy#2            a call showed the second form of the question `deploy`
+#     ?deploy/1            the first form of a client task was answered
+#     ?deploy=declined     the user declined to answer
+#     ?deploy=unshown      the client could not show it
+#
+# After one of the last two, or after `MOST_FORMS` forms, the question goes to the agent, with the reason.
+
+MOST_FORMS = 3
+
+Outcome = Literal["declined", "unshown"]
+
+
+class FormOutcome(NamedTuple):
+    question: str
+    calls: int = 0
+    """The number of forms shown by calls."""
+    tasks: int = 0
+    """The number of answered forms of a client task."""
+    outcome: Outcome | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None or self.calls + self.tasks >= MOST_FORMS
+
+    @property
+    def form_of_task(self) -> str:
+        """The key of the current form of a client task; an answered form is not shown again."""
+        return f"{self.question}#{self.tasks + 1}"
+
+    # Notes to write
+
+    @property
+    def shown_note(self) -> str:
+        return f"?{self.question}#{self.calls + 1}"
+
+    @property
+    def answered_note(self) -> str:
+        return f"?{self.question}/{self.tasks + 1}"
+
+    def outcome_note(self, outcome: Outcome) -> str:
+        return f"?{self.question}={outcome}"
+
+    def instructions(self, instructions: str, *, decided: str) -> str:
+        """Return the instructions for the question, given its forms so far.
+
+        `decided` says how to submit what the user decides after declining.
+        """
+        if self.outcome == "declined":
+            return (
+                "The user was shown this question and declined to answer it. Do not answer it for the user: "
+                f"ask what to do, and submit only the user's own reply, or cancel the run. {decided}"
+            )
+        if self.is_over:
+            before = "The user was asked this directly, without an answer that fits: ask the user yourself."
+            return f"{before} {instructions}"
+        return instructions
+
+
+def form_outcome(last_seen: LastSeen, question: str) -> FormOutcome:
+    nothing = FormOutcome(question)
+    if not last_seen:
+        return nothing
+    calls = tasks = 0
+    while f"?{question}#{calls + 1}" in last_seen:
+        calls += 1
+    while f"?{question}/{tasks + 1}" in last_seen:
+        tasks += 1
+    outcomes: tuple[Outcome, ...] = ("declined", "unshown")
+    outcome = next((it for it in outcomes if nothing.outcome_note(it) in last_seen), None)
+    return FormOutcome(question, calls, tasks, outcome)
+
 
 # What an agent is asked to do
 #
@@ -282,14 +341,14 @@ Input: {input}
 
 def delegated_action(view: RunView, delegation: Delegation) -> Action:
     """Return the action that delegates tasks."""
-    block = block_at(view.machine, delegation.address)
+    block = view.block_at(delegation.address)
     assert block is not None
     each = block.node.for_each
     assert each is not None
-    count = count_tasks(view.machine.state, delegation.address)
+    count = view.count_tasks(delegation.address)
     one_by_one, items = each.at_once == 1, each.items.source
     is_limited = isinstance(each.at_once, int) and not one_by_one
-    language = LANGUAGES[view.machine.plan_named(view.workflow).language]
+    language = LANGUAGES[view.plan.language]
     return Action(
         step_id=view.target.step_id(delegation.address),
         type="foreach" if one_by_one else "parallel_tasks",
@@ -359,7 +418,7 @@ class TaskBrief(NamedTuple):
 def brief_of(view: RunView) -> TaskBrief:
     """Return what the sub-agent of a task needs to know."""
     target, scope = view.target, view.scope
-    around = block_at(view.machine, target.address.rpartition("/")[0])
+    around = view.block_at(target.address.rpartition("/")[0])
     role = role_in(around) if around is not None else ROLE
     task = task_title(around.node.do) if around is not None else view.workflow
     context: Value = dict(scope.inputs) if scope is not None else {}
@@ -391,10 +450,11 @@ def _tasks(view: RunView, delegation: Delegation, block: Visited) -> list[Delega
     names = names_of_items(scope.each or [], scope.named)
     keys = dict(zip(names, scope.each or [], strict=True))
     items = dict(zip(names, scope.items, strict=True)) if scope.items is not None else None
+    records = {node.id: record for node, record in view.blocks_in(scope, block.node)}
     listed: list[DelegatedTask] = []
     for task in delegation.tasks:
         name = task.target.address.rpartition("/")[2]
-        record = scope.records[name]
+        record = records[name]
         given = record.inputs
         context = items[name] if items is not None else given.get("inputs") or given or name
         task_id: Value = task_name(view, task)
@@ -416,80 +476,9 @@ def _tasks(view: RunView, delegation: Delegation, block: Visited) -> list[Delega
     return listed
 
 
-# Refusals for a person who has filled in a form: one sentence, without steps and schemas
-#
-#     refusal_for_person({"input": "x"}, schema)    # "Choose one of: dev, prod."
-
-_WANTED = {
-    "string": "Please enter text.",
-    "integer": "Please enter a whole number.",
-    "number": "Please enter a number.",
-    "boolean": "Please answer yes or no.",
-}
-
-_ASK_AGAIN = "That answer cannot be used. Please fill in the form again."
-
-_OPTIONS = 20
-
-
-def refusal_for_person(result: Value, schema: dict[str, Any]) -> str:
-    """Return what to enter instead of a result that does not fit its schema."""
-    given = result if isinstance(result, dict) else {}
-    fields: dict[str, Any] = schema.get("properties", {})
-    required = schema.get("required", ())
-    wanted = {
-        name: _wanted(given.get(name), field)
-        for name, field in fields.items()
-        if (not fits(given[name], field) if name in given else name in required)
-    }
-    if not wanted:
-        return _ASK_AGAIN  # no field of the form is wrong
-    if len(wanted) == 1 and list(wanted) == list(required or fields):
-        return next(iter(wanted.values()))
-    return "\n".join(f"{fields[name].get('title', name)}: {text}" for name, text in wanted.items())
-
-
-def _wanted(value: Value, field: dict[str, Any]) -> str:
-    if options := field.get("enum"):
-        listed = ", ".join(to_text(option) for option in options[:_OPTIONS])
-        return f"Choose one of: {listed}{', …' if len(options) > _OPTIONS else '.'}"
-    kind = field.get("type")
-    if not isinstance(kind, str) or kind not in _WANTED:
-        return _ASK_AGAIN
-    if not fits(value, {"type": kind}) or value == "":
-        return _WANTED[kind]
-    if isinstance(value, str):
-        return _text(value, field)
-    least, most = field.get("minimum"), field.get("maximum")
-    return f"{_WANTED[kind].rstrip('.')}{_bounds(least, most)}."
-
-
-def _text(value: str, field: dict[str, Any]) -> str:
-    least, most = field.get("minLength"), field.get("maxLength")
-    if len(value) < (least or 0) or (most is not None and len(value) > most):
-        return f"Please enter text{_bounds(least, most, ' characters')}; yours has {len(value)}."
-    return f"Please enter text that fits the pattern {field['pattern']}" if "pattern" in field else _ASK_AGAIN
-
-
-def _bounds(least: float | None, most: float | None, of: str = "") -> str:
-    if most is None:
-        return f" of at least {least}{of}" if least is not None else ""
-    return f" of at most {most}{of}" if least is None else f" of {least} to {most}{of}"
-
-
-# Results
-
-_LESS = "submit less of it, e.g. only the part that matters, or write it to a file and submit its path"
+# The actions of a run or a task
 
 _DECIDED = "The result must fit result_schema."
-
-_SHORTER = "That answer is too long to store. Please enter a shorter one."
-
-_FAILURE_KEYS = frozenset({"is_error", "isError", "error", "message"})
-
-Redact = Callable[[Value], Value]
-
-"""Redacts secrets in a value from outside; see `policy.secrets`."""
 
 
 def actions_of(view: RunView, registry: StepRegistry, *, at_work: bool = False) -> list[Action]:
@@ -497,9 +486,9 @@ def actions_of(view: RunView, registry: StepRegistry, *, at_work: bool = False) 
 
     `at_work` includes tasks that sub-agents are working on.
     """
-    if view.machine.state.parked is not None:
+    if view.is_parked:
         return []
-    doomed = failed_for_good(view.machine)
+    doomed = failed_for_good(view)
     found = [(frame.since, _question(view, registry, it, doomed)) for it, frame in view.pending.questions]
     found += [
         (it.frame.since, delegated_action(view, it))
@@ -510,26 +499,24 @@ def actions_of(view: RunView, registry: StepRegistry, *, at_work: bool = False) 
 
 
 def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) -> Action:
-    machine, target = view.machine, view.target
-    question = question_at(machine, registry, address)
-    forms = form_outcome(view.last_seen, question_id(machine.state, whole_run(target.run_id), address))
+    visited, question = view.block_at(address), question_at(view, registry, address)
+    forms = form_outcome(view.last_seen, question_id(view.state, whole_run(view.target.run_id), address))
     instructions = forms.instructions(question.instructions, decided=_DECIDED)
     if doomed:
         instructions += f" Note: block {doomed} has failed, so the run will fail in any case."
-    visited = block_at(machine, address)
     return Action(
-        step_id=question_id(machine.state, target, address),
+        step_id=view.question_id(address),
         type=question.type,
         instructions=instructions,
         parameters=question.parameters,
         result_schema=question.result_schema,
         describes_result=question.describes_result,
         address=address,
-        of_task=_of_task(machine, target, address),
+        of_task=_of_task(view, address),
         updates=_updates(visited) if visited is not None else [],
         replaced=visited.record.replaced if visited is not None else {},
         forms=forms,
-        prompt=prompt_at(machine, registry, address),
+        prompt=prompt_at(view, registry, address),
         checkpoint_id=view.checkpoint_ids.get(address, ""),
     )
 
@@ -549,277 +536,21 @@ def _updates(visited: Visited) -> list[StateUpdate]:
     ]
 
 
-def check_result(
-    machine: Machine,
-    registry: StepRegistry,
-    step_id: str | None,
-    result: Any,
-    clean: Redact | None = None,
-    target: Target | None = None,
-    now: float | None = None,
-) -> tuple[str, StepResult]:
-    """Return the address of the step that `result` answers, and the step result.
-
-    Raises NotExpected if nothing or something else is asked, InvalidResult if the result does not fit.
-    """
-    at = time.time() if now is None else now
-    address = question_address(machine, target or whole_run(machine.state.run_id), step_id, at)
-    asked = _asked(machine, registry, address)
-    normalized = understood(asked, result)
-    normalized = clean(normalized) if clean is not None else normalized
-    wrong = violations(normalized, asked.question.result_schema)
-    if wrong and (failure := reported_failure(result)) is not None:
-        message = to_text(clean(failure)) if clean is not None else failure
-        return address, StepResult(_default_outputs(machine, address), ok=False, message=message)
-    if wrong:
-        name = target.step_id(address) if target is not None else address
-        message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
-        reason = asked.step.rejection_message(asked.inputs, normalized)
-        schema = asked.question.result_schema
-        fix = f"submit for example {to_json(example(schema))}"
-        if asked.question.for_user:  # an example would be an answer that the user has not given
-            fix = "submit what the user said in that form, or ask the user again if it is unclear"
-        raise InvalidResult(
-            f"the answer to '{name}' is refused: {reason}" if reason else message,
-            hint=(f"{'; '.join(wrong)}; " if reason else "")
-            + f"{fix}; the result must fit {to_json(schema)}. Nothing has changed.",
-            for_user=reason or refusal_for_person(normalized, asked.question.result_schema),
-        )
-    step_result = asked.step.apply_config(
-        asked.step.parse_result(asked.inputs, normalized), _config(machine, address)
-    )
-    unfit = machine.does_not_fit(address, step_result.outputs) if step_result.ok else None
-    if unfit is not None:
-        too_large = isinstance(unfit, TooLarge)
-        raise InvalidResult(
-            f"the result does not fit into the state: {unfit}",
-            hint=f"{_LESS if too_large else unfit.hint}. Nothing has changed.",
-            for_user=_SHORTER if too_large else f"That answer cannot be used: {unfit}.",
-        )
-    return address, step_result
-
-
-def reported_failure(result: Any) -> str | None:
-    """Return the message of `{"is_error": true, "error": "…"}`, which may answer any action."""
-    given = _read(result) if isinstance(result, str) else result
-    if not isinstance(given, dict) or not given.keys() <= _FAILURE_KEYS:
-        return None
-    if given.get("is_error") is not True and given.get("isError") is not True:
-        return None
-    texts = [text for key in ("error", "message") if isinstance(text := given.get(key), str) and text.strip()]
-    return texts[0] if texts else "the agent reported a failure without a reason"
-
-
-def _config(machine: Machine, address: str) -> dict[str, Value]:
-    scope, index = machine.locate(address)
-    do = scope.program.nodes[index].do
-    return do.settings if isinstance(do, Do) else {}
-
-
-def _default_outputs(machine: Machine, address: str) -> dict[str, Value]:
-    """Return the default outputs of a step; a command that did not run has no exit code."""
-    scope, index = machine.locate(address)
-    outputs = dict(scope.program.defaults(index))
-    return {**outputs, "exit_code": None} if "exit_code" in outputs else outputs
-
-
-def already_answered(
-    machine: Machine,
-    registry: StepRegistry,
-    step_id: str | None,
-    result: Any,
-    clean: Redact | None = None,
-    target: Target | None = None,
-) -> bool:
-    """Whether this result was accepted before, so that submitting it again is harmless.
-
-    Without a step id, it is compared with the last answer, as long as nothing else is asked.
-    """
-    target = target or whole_run(machine.state.run_id)
-    visited = _last_answered(machine, target) if step_id is None else block_named(machine, target, step_id)
-    if visited is None or not _was_answered(visited.node, visited.record):
-        return False
-    asked = _asked_at(visited, registry)
-    normalized = understood(asked, result)
-    normalized = clean(normalized) if clean is not None else normalized
-    if not fits(normalized, asked.question.result_schema):
-        failure = reported_failure(result)
-        return failure is not None and visited.record.message == (clean(failure) if clean else failure)
-    return asked.step.parse_result(asked.inputs, normalized).outputs == visited.record.outputs
-
-
-# Which question
-
-
-def question_address(machine: Machine, target: Target, step_id: str | None, now: float) -> str:
-    """Return the address of the open question that `step_id` names, or raise NotExpected."""
-    open_questions = {address for address, _ in under_way(machine, "agent") if target.covers(address)}
-    if step_id is not None:
-        asking = step_id.partition("@")[2]
-        for address in target.addresses_for(step_id):
-            if address in open_questions and asking_of(machine.state, address) == asking:
-                return address
-    view = run_view_of(machine, target=target, now=now)
-    pending = [address for address, _ in view.pending.questions]
-    if not pending:
-        raise _nothing_asked(view, step_id)
-    names = ", ".join(repr(question_id(machine.state, target, address)) for address in pending)
-    if step_id is None:
-        if len(pending) == 1:
-            return pending[0]
-        raise NotExpected(
-            f"{len(pending)} actions are pending: pass the step_id that this result is for",
-            hint=f"pending now: {names}",
-        )
-    known = [question_id(machine.state, target, address) for address in pending]
-    message = f"'{step_id}' does not wait for an answer: {_standing(view, step_id, known)}"
-    raise NotExpected(message, hint=f"pending now: {names}")
-
-
-def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
-    what = f"the {'run' if view.task is None else 'task'} {view.target.id}"
-    status = f"get_workflow_status(workflow_id='{view.target.id}'"
-    if view.has_ended:
-        message = f"{what} has ended: it is {view.status}"
-        if by := view.machine.state.superseded_by:
-            return NotExpected(f"{message}, superseded by {by}", hint=f"continue with workflow_id='{by}'")
-        return NotExpected(message, hint=f"read how it went with {status})")
-    if view.pending.delegations:
-        delegated = [view.target.step_id(it.address) for it in view.pending.delegations]
-        names = ", ".join(map(repr, delegated))
-        message = f"{what} takes no result for {names}"
-        if step_id is not None and step_id not in delegated:
-            standing = _standing(view, step_id, delegated)
-            message = f"'{step_id}' does not wait for an answer: {standing}. Now {message}"
-        return NotExpected(
-            f"{message}: the sub-agents of its tasks submit theirs, each for its own task, and it continues "
-            "by itself when all tasks are done",
-            hint="the agent of a task submits with the workflow_id of that task, as its prompt says; "
-            f"check the tasks with {status})",
-        )
-    addresses = view.target.addresses_for(step_id) if step_id is not None else None
-    for address, frame in view.under_way("wait"):
-        if addresses is None or address in addresses:
-            name = view.target.step_id(address)
-            message = f"'{name}' takes no result: {_waits(frame, view.now)}"
-            return NotExpected(message, hint=f"wait with {status}, wait_seconds=30)")
-    message = f"{what} asks nothing of you now: it is still working"
-    return NotExpected(message, hint=f"wait for it with {status}, wait_seconds=30)")
-
-
-def _waits(frame: Frame, now: float) -> str:
-    return f"the server itself waits {until(frame, now)}, and then continues"
-
-
-def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
-    machine, target = view.machine, view.target
-    visited = block_named(machine, target, step_id)
-    if visited is None:
-        close = nearest(step_id, pending)
-        what = "run" if target.is_run else "task"
-        return f"the {what} has no such step" + (f"; did you mean '{close}'?" if close else "")
-    frame = machine.state.frames.get(visited.address)
-    if frame is not None and frame.kind == "wait":
-        return _waits(frame, view.now)
-    if frame is not None and frame.kind == "agent":
-        return f"it is asked again, as '{question_id(machine.state, target, visited.address)}'"
-    if _was_answered(visited.node, visited.record):
-        return "it has been answered already, with another result"
-    if not _by_agent(visited.node):
-        return "the server runs it"
-    status = visited.record.status
-    return "it has not started yet" if status == "pending" else f"it is {status}"
-
-
-def _last_answered(machine: Machine, target: Target) -> Visited | None:
-    """Return the step that the agent answered last, if nothing is asked of it now."""
-    if run_view_of(machine, target=target, now=machine.state.changed_at).pending.questions:
-        return None
-    inside = [it for it in blocks_of(machine) if it.address != target.address and target.covers(it.address)]
-    others = {it.address for it in inside if it.node.for_each is not None and it.node.for_each.agent}
-    own = [it for it in inside if outermost(it.address, others) is None]
-    if (itself := block_at(machine, target.address)) is not None:
-        own.append(itself)
-    answered = [it for it in own if _was_answered(it.node, it.record)]
-    return max(reversed(answered), key=lambda it: it.record.completed_at or 0.0, default=None)
-
-
-def failed_outputs(visited: Visited) -> dict[str, Value]:
-    """Return the outputs of a step that failed, or whose result the agent has written to the state."""
-    do = visited.node.do
-    return dict(do.defaults) if isinstance(do, Do) else {}
-
-
-# Reading a result
-
-
-def understood(asked: Asked, result: Any) -> Value:
-    """Return the result as its step reads it.
-
-    Text that is a JSON object is read as that object if it names the main field and fits, or if the text
-    itself does not fit.
-    """
-    schema, main = asked.question.result_schema, asked.question.main_field
-    normalized = asked.step.normalize_result(asked.inputs, _as_object(asked.question, result))
-    if isinstance(result, str) and isinstance(parsed := _read(result), dict):
-        from_text = asked.step.normalize_result(asked.inputs, _as_object(asked.question, parsed))
-        if (main in parsed and fits(from_text, schema)) or not fits(normalized, schema):
-            return from_text
-    return normalized
-
-
-def _read(text: str) -> Value:
-    try:
-        return from_json(text)
-    except ValueError:
-        return text
-
-
-def _as_object(question: Question, result: Any) -> Value:
-    """Return the result as the object of the schema; a bare value becomes the main field."""
-    main = question.main_field
-    if isinstance(result, str):
-        parsed = _read(result)
-        if main is None:
-            return parsed if isinstance(parsed, dict | list) else result  # "1.10" is a text
-        if not fits(result, _field(question, main)) and fits(parsed, _field(question, main)):
-            return {main: parsed}
-        return {main: result}
-    if main is None or (isinstance(result, dict) and not _is_bare_object(question, main, result)):
-        return result
-    if isinstance(result, int | float) and not isinstance(result, bool):
-        # "Answer with the number of your choice": a number for a text is the text of the number.
-        as_text = to_text(result)
-        if not fits(result, _field(question, main)) and fits(as_text, _field(question, main)):
-            return {main: as_text}
-    return {main: result}
-
-
-def _field(question: Question, name: str) -> dict[str, Any]:
-    field: dict[str, Any] = question.result_schema.get("properties", {}).get(name, {})
-    return field
-
-
-def _is_bare_object(question: Question, main: str, result: dict[str, Value]) -> bool:
-    """Whether an object is the main field itself, not the whole result."""
-    return main not in result and _field(question, main).get("type") == "object"
-
-
 # Steps and their questions
 
 
-def question_at(machine: Machine, registry: StepRegistry, address: str) -> Question:
+def question_at(view: RunView, registry: StepRegistry, address: str) -> Question:
     """Return the open question at an address."""
-    return _asked(machine, registry, address).question
+    return asked_at(view, registry, address).question
 
 
-def prompt_at(machine: Machine, registry: StepRegistry, address: str) -> str:
+def prompt_at(view: RunView, registry: StepRegistry, address: str) -> str:
     """Return an open question as one text: the author's prompt, or instructions and parameters."""
-    visited = block_at(machine, address)
+    visited, frame = view.block_at(address), view.frame_at(address)
     prompt = visited.record.inputs.get("prompt") if visited is not None else None
-    if isinstance(prompt, str) and not machine.state.frames[address].after_interruption:
+    if isinstance(prompt, str) and frame is not None and not frame.after_interruption:
         return prompt
-    question = question_at(machine, registry, address)
+    question = question_at(view, registry, address)
     parameters = question.parameters
     if question.type == "prompt":
         prompt = parameters.get("prompt", parameters.get("message"))
@@ -829,16 +560,16 @@ def prompt_at(machine: Machine, registry: StepRegistry, address: str) -> str:
     return f"{question.instructions}{given}"
 
 
-def _asked(machine: Machine, registry: StepRegistry, address: str) -> Asked:
-    visited = block_at(machine, address)
+def asked_at(view: RunView, registry: StepRegistry, address: str) -> Asked:
+    """Return the step that asks at an address, with its question."""
+    visited, frame = view.block_at(address), view.frame_at(address)
     assert visited is not None
-    frame = machine.state.frames.get(address)
     if frame is not None and frame.after_interruption:
         return interrupted_question(visited)
-    return _asked_at(visited, registry)
+    return asked_by(visited, registry)
 
 
-def _asked_at(visited: Visited, registry: StepRegistry) -> Asked:
+def asked_by(visited: Visited, registry: StepRegistry) -> Asked:
     do = visited.node.do
     assert isinstance(do, Do)
     step = registry.get(do.step)
@@ -849,22 +580,14 @@ def _asked_at(visited: Visited, registry: StepRegistry) -> Asked:
     return Asked(step, inputs, step.ask(inputs))
 
 
-def _of_task(machine: Machine, target: Target, address: str) -> dict[str, str]:
+def _of_task(view: RunView, address: str) -> dict[str, str]:
     """Return the task that a question belongs to, if this agent performs that task itself."""
     names = address.split("/")
     for end in reversed(range(2, len(names))):
         item = "/".join(names[:end])
-        if item == target.address or not target.covers(item):
+        if item == view.target.address or not view.target.covers(item):
             break
-        visited = block_at(machine, item)
+        visited = view.block_at(item)
         if visited is not None and is_task(visited.node):
-            return {"workflow_id": task_of(machine.state, item).id, "task": task_title(visited.node.do)}
+            return {"workflow_id": view.task_at(item).id, "task": task_title(visited.node.do)}
     return {}
-
-
-def _by_agent(node: Node) -> bool:
-    return isinstance(node.do, Do) and node.do.by == "agent"
-
-
-def _was_answered(node: Node, record: Record) -> bool:
-    return _by_agent(node) and record.status == "completed"

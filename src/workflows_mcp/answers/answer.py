@@ -8,7 +8,7 @@ Building it reads the run and changes nothing. The caller passes `place`, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal
@@ -17,136 +17,31 @@ import msgspec
 
 from workflows_mcp.answers.actions import Action, actions_of
 from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
+from workflows_mcp.answers.progress import (
+    PRINTED_CHARS,
+    FailedBlock,
+    failed_blocks,
+    failed_for_good,
+    progress_of,
+    steps_that_follow,
+)
 from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.state import StateSnapshot, snapshot_of, state_address
-from workflows_mcp.answers.targets import block_at, blocks_in
-from workflows_mcp.answers.why import failed_for_good, not_driven, retry_call, why
+from workflows_mcp.answers.why import not_driven, retry_call, why
 from workflows_mcp.errors import Place, RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.machine import TERMINAL, Fault, Machine, Record, Scope, failed, handler_of, outputs_of
-from workflows_mcp.plan import Branch, Call, Do, Each, Graph, Jump, Leave, Node, Return, Steps, While
+from workflows_mcp.machine import Fault, failed
+from workflows_mcp.plan import Call, Do
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
-# Progress: done and total steps, and the rounds of its loops
-#
-#     {"done": 3, "total": 9}
-#     {"done": 2, "failed": 1, "total": 4}
-#     {"done": 5, "total": 8, "loop": "item 2 of 3 of 'each', round 1 of at most 5 of 'fix'"}
-#
-# A step counts once, however often a loop repeats it. The branches of a sequence are not known in advance, so
-# its total is the done steps plus the longest remaining path. Failed and cancelled steps are not done.
-
-
-def progress_of(machine: Machine, scope: Scope, *, ended: bool, address: str = "") -> dict[str, Value]:
-    """Return the progress of a scope. `address`: of a running step, relative to the scope."""
-    body = machine.plan_named(scope.workflow).body
-    ended_records = [record for record in scope.records.values() if record.status in TERMINAL]
-    wrong = sum(failed(record) and not _was_stopped(record) for record in ended_records)
-    done = sum(_is_done(scope, name) for name in scope.records)
-    progress: dict[str, Value] = {"done": done}
-    if wrong:
-        progress["failed"] = wrong
-    progress["total"] = done + _left(body.nodes, scope, ended) if isinstance(body, Steps) else len(body.nodes)
-    if not ended and (loops := ", ".join(_loops(machine, scope, address))):
-        progress["loop"] = loops
-    return progress
-
-
-def _is_done(scope: Scope, name: str) -> bool:
-    """Whether a step has ended, in this round or an earlier one."""
-    record = scope.records[name]
-    return (record.status in TERMINAL and not failed(record)) or scope.visits.get(name, 1) > 1
-
-
-def _was_stopped(record: Record) -> bool:
-    """Whether it was stopped from outside: a block that fails by itself has a fault."""
-    return record.status == "failed" and record.fault is None
-
-
-def _left(nodes: tuple[Node, ...], scope: Scope, ended: bool) -> int:
-    """Count the steps on the longest remaining path; of an ended run, from where it failed."""
-    left = [0] * (len(nodes) + 1)
-    for index in reversed(range(len(nodes))):
-        name = nodes[index].id
-        own = 0 if name in scope.records and _is_done(scope, name) else 1
-        left[index] = own + max((left[it] for it in followers(nodes, index)), default=0)
-    begins = [
-        index
-        for index, node in enumerate(nodes)
-        if (record := scope.records.get(node.id)) is not None
-        and (failed(record) if ended else record.status not in TERMINAL)
-    ]
-    return max((left[index] for index in begins), default=0)
-
-
-def followers(nodes: tuple[Node, ...], index: int) -> set[int]:
-    """Return the later steps that can come next; a jump back to a loop counts as leaving the loop."""
-    node = nodes[index]
-    usual = index + 1 if node.goes_to < 0 else node.goes_to
-    match node.do:
-        case Return():
-            found: tuple[int, ...] = ()
-        case Branch(otherwise=otherwise):
-            found = (index + 1, otherwise, usual)
-        case While(otherwise=otherwise) | Each(otherwise=otherwise):
-            found = (index + 1, otherwise)
-        case Leave(target=target):
-            found = (target,)
-        case Jump(target=target):
-            found = (target, usual)
-        case _:
-            found = (usual,)
-    return {it for target in found if (it := _behind(nodes, index, target)) > index}
-
-
-def _behind(nodes: tuple[Node, ...], index: int, target: int) -> int:
-    if target > index:
-        return target
-    head = nodes[target].do
-    return head.otherwise if isinstance(head, While | Each) else target
-
-
-def _loops(machine: Machine, scope: Scope, address: str) -> Iterator[str]:
-    """Yield the round of each loop around a step, the outermost first."""
-    inside: Scope | None = scope
-    for name in (*(address.split("/") if address else ()), ""):
-        if inside is None:
-            return
-        if inside.each is None:
-            for head, loop in inside.loops.items():
-                node = next(it for it in machine.plan_named(inside.workflow).body.nodes if it.id == head)
-                yield _loop(node, loop.count, loop.items)
-        record = inside.records.get(name)
-        below = record.scope if record is not None else None
-        if below is not None and below.each is not None:
-            yield _items(name, below)
-        inside = below
-
-
-def _items(name: str, scope: Scope) -> str:
-    ended = [record for record in scope.records.values() if record.status in TERMINAL]
-    wrong = sum(failed(record) for record in ended)
-    done = f"{len(ended) - wrong} of {len(scope.each or ())} items of '{name}' done"
-    return f"{done}, {wrong} failed" if wrong else done
-
-
-def _loop(node: Node, count: int, items: list[Value] | None) -> str:
-    if items is not None:
-        return f"item {count} of {len(items)} of '{node.id}'"
-    most = node.do.most.source if isinstance(node.do, While) and node.do.most is not None else None
-    return f"round {count}{f' of at most {most}' if isinstance(most, int) else ''} of '{node.id}'"
-
-
-# The next call, and the steps that follow
+# The next call
 #
 # submit_result(workflow_id='wf_1', step_id='approve', result=…)
 # get_workflow_status(workflow_id='wf_1') waits for it; then 'deploy' if ${inputs.publish}, 'notify'
 # control_workflow(workflow_id='wf_1', action='retry') re-runs only what failed, in a new run
 
-_NAMED = 3
 _FORKS = 6
-_CONDITION_CHARS = 80
 NOTHING_LEFT = "nothing: reply with the status"
 """For the agent of a task that has ended."""
 
@@ -166,7 +61,7 @@ def next_call(view: RunView, actions: list[Action], redo: RerunOptions | None = 
     status = f"get_workflow_status(workflow_id='{workflow_id}')"
     if view.has_ended:
         return next_after_end(view, redo)
-    if view.machine.state.parked is not None:
+    if view.is_parked:
         return f"control_workflow(workflow_id='{view.target.run_id}', action='resume')"
     if not actions:
         tasks = [task for it in view.pending.delegations for task in it.tasks if task.standing == "at work"]
@@ -204,71 +99,17 @@ def next_after_end(view: RunView, redo: RerunOptions | None) -> str:
 
 def _steps_to_redo(view: RunView) -> list[str]:
     """Return the last completed steps of the outermost workflow, in the order in which they ended."""
-    machine = view.machine
     completed = [
         (record.completed_at or 0.0, node.id)
-        for node, record in blocks_in(machine, machine.state.root, None)
+        for node, record in view.blocks_of_run()
         if record.status == "completed" and (node.for_each is not None or isinstance(node.do, Do | Call))
     ]
     return [name for _, name in sorted(completed, key=itemgetter(0))][-_FORKS:]
 
 
-def steps_that_follow(view: RunView) -> str:
-    """Name the steps after the running ones, each with its condition."""
-    scope = view.scope
-    if scope is None or view.has_ended:
-        return ""
-    body = view.machine.plan_named(scope.workflow).body
-    found = _in_graph(body, scope) if isinstance(body, Graph) else _in_sequence(body, scope)
-    more = len(found) - _NAMED
-    return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _in_graph(body: Graph, scope: Scope) -> list[str]:
-    nodes = body.nodes
-
-    def is_open(node: Node) -> bool:
-        record = scope.records.get(node.id)
-        return record is None or record.status == "pending"
-
-    under_way = {index for index, node in enumerate(nodes) if not is_open(node) and not _over(scope, node)}
-    return [
-        _with_condition(node)
-        for node in nodes
-        if is_open(node) and any(need.node in under_way for need in node.needs)
-    ]
-
-
-def _in_sequence(body: Steps, scope: Scope) -> list[str]:
-    nodes = body.nodes
-    found: list[str] = []
-    for index, node in enumerate(nodes):
-        if node.id in scope.records and not _over(scope, node):
-            ahead = sorted(it for it in followers(nodes, index) if it < len(nodes))
-            found += [_with_condition(nodes[it]) for it in ahead]
-    return list(dict.fromkeys(found))
-
-
-def _over(scope: Scope, node: Node) -> bool:
-    record = scope.records.get(node.id)
-    return record is not None and record.status in TERMINAL
-
-
-def _with_condition(node: Node) -> str:
-    condition = node.condition
-    match node.do:
-        case Branch(test=test) | While(test=test):
-            condition = test
-    if condition is None or not condition.source:
-        return f"'{node.id}'"
-    return f"'{node.id}' if {shortened(' '.join(condition.source.split()), _CONDITION_CHARS)}"
-
-
 # The answer
 
 MESSAGE_CHARS = 2000
-PRINTED_CHARS = 500
-"""How much of the last output of a failed block the error has."""
 STATE_SHARE = 8
 """The fraction of the usual length that the state gets beside a result."""
 
@@ -294,14 +135,6 @@ class RunError(msgspec.Struct, frozen=True, omit_defaults=True):
     def rendered(self) -> dict[str, Any]:
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return fields
-
-
-class FailedBlock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A failed block of a run that completed, and the handler that tolerated the failure."""
-
-    block: str
-    tolerated_by: str = ""
-    message: str = ""
 
 
 class Timer(msgspec.Struct, frozen=True):
@@ -457,7 +290,6 @@ def answer_about(
     actions = actions_of(view, registry, at_work=at_work)
     scope, task, ended = view.scope, view.task, view.has_ended
     skipped = task is not None and ended and task.record.status == "skipped"
-    state = view.machine.state
     answer = Answer(
         workflow_id=view.target.id,
         status=view.status,
@@ -465,7 +297,7 @@ def answer_about(
         limits=limits,
         is_task=task is not None,
         has_ended=ended,
-        is_parked=state.parked is not None,
+        is_parked=view.is_parked,
         messages=view.messages,
         actions=actions,
         at_work=at_work,
@@ -473,22 +305,20 @@ def answer_about(
         timer=_timer(view),
         is_sequence=view.is_sequence,
         result=scope.result if scope is not None else None,
-        outputs=state.outputs if task is None else outputs_of(task.record),
+        outputs=view.outputs,
         state=snapshot_of(view, state_address(view)),
         next=next_call(view, actions, redo),
         following=steps_that_follow(view),
+        progress=progress_of(view),
+        failed_blocks=failed_blocks(view),
     )
-    if scope is not None:
-        answer.progress = progress_of(view.machine, scope, ended=ended, address=_under_way(view))
     if not ended:
         answer.why, answer.why_beside = why(view), why(view, brief=True)
-        answer.not_driven, answer.doomed = not_driven(view), failed_for_good(view.machine)
+        answer.not_driven, answer.doomed = not_driven(view), failed_for_good(view)
     elif skipped and task is not None:
         answer.why = f"skipped: {task.record.message}"
     if ended:
         answer.error = error_of_run(view, place)
-        if scope is not None and view.status == "completed":
-            answer.failed_blocks = failed_blocks(view.machine, scope)
     return answer
 
 
@@ -512,36 +342,15 @@ def _timer(view: RunView) -> Timer | None:
     if view.status != "waiting" or not waits:
         return None
     address, frame = waits[0]
-    visited = block_at(view.machine, address)
+    visited = view.block_at(address)
     left = round(max((frame.deadline or 0.0) - view.now, 0.0), 3)
     message = visited.record.inputs.get("message") if visited is not None else None
     return Timer(view.target.step_id(address), frame.timeout, left, message)
 
 
-def _under_way(view: RunView) -> str:
-    """Return the address of the current step, relative to the target."""
-    pending = view.pending
-    addresses = [address for address, _ in pending.questions] + [it.address for it in pending.delegations]
-    addresses += [address for address, _ in view.under_way()]
-    prefix = f"{view.target.address}/" if view.target.address else ""
-    return next((it[len(prefix) :] for it in addresses if it.startswith(prefix)), "")
-
-
-def failed_blocks(machine: Machine, scope: Scope) -> list[FailedBlock]:
-    plan = machine.plan_named(scope.workflow)
-    return [
-        FailedBlock(
-            node.id, handler_of(plan, node, record) or "", shortened(record.message or "", PRINTED_CHARS)
-        )
-        for node in plan.body.nodes
-        if (record := scope.records.get(node.id)) is not None and failed(record)
-    ]
-
-
 def error_of_run(view: RunView, place: FindPlace) -> RunError | None:
     """Return why the run or the task failed: code, message, block, place, and last output."""
-    machine, target = view.machine, view.target
-    fault = _fault_of(view)
+    target, fault = view.target, _fault_of(view)
     if fault is None or (fault.code == "cancelled" and fault.message == "cancelled"):
         return None
     where = place(fault)
@@ -553,22 +362,22 @@ def error_of_run(view: RunView, place: FindPlace) -> RunError | None:
         str(where) if where is not None else "",
         line,
         fault.hint,
-        _printed(machine, fault.address),
+        _printed(view, fault.address),
     )
 
 
 def _fault_of(view: RunView) -> Fault | None:
     if view.task is None:
-        return view.machine.state.fault
+        return view.state.fault
     record = view.task.record
     if record.fault is not None or not failed(record):
         return record.fault
-    code = "cancelled" if view.machine.state.status == "cancelled" else "block_failed"
+    code = "cancelled" if view.state.status == "cancelled" else "block_failed"
     return Fault(code, record.message or "no reason was given", address=view.target.address)
 
 
-def _printed(machine: Machine, address: str) -> str:
-    visited = block_at(machine, address) if address else None
+def _printed(view: RunView, address: str) -> str:
+    visited = view.block_at(address) if address else None
     if visited is None:
         return ""
     for stream in ("stderr", "stdout"):

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from workflows_mcp.answers.previews import shortened
-from workflows_mcp.answers.targets import Visited, blocks_in
-from workflows_mcp.machine import Machine, Record, Scope, failed
+from workflows_mcp.answers.run_view import PENDING, RunView
+from workflows_mcp.machine import Record, Scope, failed
 from workflows_mcp.plan import (
     Branch,
     Call,
@@ -53,9 +53,9 @@ def drawn_plan(plan: Plan) -> str:
     return drawing.text()
 
 
-def drawn_run(machine: Machine, scope: Scope | None, task: Visited | None = None) -> str:
-    """Draw a run, or a task of it, with the status of each step; `scope` is that of its workflow."""
-    drawing = _Drawing(machine)
+def drawn_run(view: RunView) -> str:
+    """Draw a run, or a task of it, with the status of each step."""
+    drawing, scope, task = _Drawing(view), view.scope, view.task
     if scope is not None:
         drawing.scope(scope, task.node if task is not None else None, "n", "  ")
     elif task is not None:
@@ -64,8 +64,8 @@ def drawn_run(machine: Machine, scope: Scope | None, task: Visited | None = None
 
 
 class _Drawing:
-    def __init__(self, machine: Machine | None = None) -> None:
-        self._machine = machine
+    def __init__(self, view: RunView | None = None) -> None:
+        self._view = view
         self._lines = ["flowchart TD"]
         self._classes: dict[str, list[str]] = {}
         self._drawn = 0
@@ -78,11 +78,11 @@ class _Drawing:
 
     def scope(self, scope: Scope, around: Node | None, prefix: str, indent: str) -> None:
         """Draw the inside of a run, a call or a block with items."""
-        assert self._machine is not None
+        assert self._view is not None
         if scope.each is None:
-            self.body(self._machine.plan_named(scope.workflow), prefix, indent, scope)
+            self.body(self._view.machine.plan_named(scope.workflow), prefix, indent, scope)
             return
-        items = list(blocks_in(self._machine, scope, around))
+        items = list(self._view.blocks_in(scope, around))
         for index, (node, record) in enumerate(items[:MOST_ITEMS]):
             self.node(f"{prefix}{index}", node, record, indent, label=f"[{node.id}]")
         if left := Counter(_class_of(record) for _, record in items[MOST_ITEMS:]):
@@ -94,9 +94,12 @@ class _Drawing:
         room = max(MOST_NODES - self._drawn, 0)
         shown = range(min(len(nodes), room))
         end = f"{prefix}end"
+        records: dict[str, Record] = {}
+        if self._view is not None and scope is not None:
+            records = {node.id: record for node, record in self._view.blocks_in(scope)}
         for index in shown:
             node = nodes[index]
-            record = None if scope is None else scope.records.get(node.id, Record())
+            record = records.get(node.id, PENDING) if scope is not None else None
             visits = scope.visits.get(node.id, 1) if scope is not None else 1
             self.node(f"{prefix}{index}", node, record, indent, visits=visits)
         if len(nodes) > len(shown):

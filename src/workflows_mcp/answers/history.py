@@ -20,11 +20,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workflows_mcp.answers.actions import prompt_at
-from workflows_mcp.answers.elicitation_log import form_outcome
+from workflows_mcp.answers.actions import form_outcome, prompt_at
 from workflows_mcp.answers.previews import Cut, cut, reader, shortened, within
-from workflows_mcp.answers.targets import question_id, whole_run
-from workflows_mcp.answers.tasks import NEVER_SEEN, LastSeen
+from workflows_mcp.answers.run_view import run_view_of
+from workflows_mcp.answers.tasks import NEVER_SEEN, LastSeen, question_id, whole_run
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import TERMINAL, Answered, Event, Frame, Machine, Reopened, RunStatus, Started, iso
 from workflows_mcp.plan import execution_waves
@@ -192,7 +191,8 @@ class History:
                 opened.append((address, frame))
         for number, (address, frame) in enumerate(reversed(opened), start=1):
             checkpoint = self._checkpoint(number)
-            checkpoint.address, checkpoint.prompt = address, prompt_at(self.machine, self._registry, address)
+            checkpoint.address = address
+            checkpoint.prompt = prompt_at(run_view_of(self.machine), self._registry, address)
             self._open[address] = (frame, checkpoint)
             self.checkpoints.append(checkpoint)
 

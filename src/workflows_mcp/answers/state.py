@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast, get_args
 
-from workflows_mcp.answers.actions import Redact, actions_of
+from workflows_mcp.answers.actions import actions_of
 from workflows_mcp.answers.previews import (
     WHOLE,
     Cut,
@@ -25,8 +25,8 @@ from workflows_mcp.answers.previews import (
     shortened,
     within,
 )
-from workflows_mcp.answers.run_view import RunView
-from workflows_mcp.answers.targets import Visited, blocks_in
+from workflows_mcp.answers.results import Redact
+from workflows_mcp.answers.run_view import RunView, Visited
 from workflows_mcp.errors import ExpressionError, NotExpected, RequestError
 from workflows_mcp.expressions import MISSING, Reference, follow
 from workflows_mcp.limits import Limits
@@ -156,9 +156,9 @@ def _names(view: RunView, snapshot: StateSnapshot, registry: StepRegistry) -> di
         whole = {**snapshot.flat, **parts["state"]}  # the overview shows all fields as `state`
         names = {**snapshot.flat, **names, **parts, "state": whole}
     elif view.is_sequence and scope is not None:
-        names |= {"state": scope.state, "result": scope.result, "errors": _errors(machine, scope)}
+        names |= {"state": scope.state, "result": scope.result, "errors": _errors(view)}
     else:
-        names["outputs"] = state.outputs if task is None else outputs_of(task.record)
+        names["outputs"] = view.outputs
     names["blocks"] = Blocks(scope, machine.program_named) if scope is not None else {}
     if scope is not None and scope.variables:
         names |= scope.variables
@@ -190,24 +190,21 @@ def _overview(view: RunView, snapshot: StateSnapshot, how: Cut) -> dict[str, Any
         overview["state"] = cut(snapshot.flat, snapshot.prefix, how, read)
         if snapshot.errors:
             overview["computed_errors"] = snapshot.errors
-        if errors := _errors(view.machine, scope):
+        if errors := _errors(view):
             overview["errors"] = cut(errors, ("errors",), how, read)
         if view.has_ended:
             overview["result"] = cut(scope.result, ("result",), how, read)
     elif view.has_ended:
-        task, state = view.task, view.machine.state
-        outputs = state.outputs if task is None else outputs_of(task.record)
-        overview["outputs"] = cut(outputs, ("outputs",), how, read)
+        overview["outputs"] = cut(view.outputs, ("outputs",), how, read)
     if scope is not None:
-        overview["blocks"] = cut(_blocks(view.machine, scope), ("blocks",), how, read)
+        overview["blocks"] = cut(_blocks(view, scope), ("blocks",), how, read)
     return overview
 
 
-def _errors(machine: Machine, scope: Scope) -> list[Value]:
+def _errors(view: RunView) -> list[Value]:
     """List the errors of failed steps of a sequence, also tolerated ones: message, code and step."""
-    nodes = machine.program_named(scope.workflow).nodes
-    records = [(node, scope.records.get(node.id)) for node in nodes]
-    return [error_of(node, record) for node, record in records if record is not None and failed(record)]
+    blocks = view.blocks_in(view.scope) if view.scope is not None else ()
+    return [error_of(node, record) for node, record in blocks if failed(record)]
 
 
 def _inputs(view: RunView) -> dict[str, Value]:
@@ -217,15 +214,15 @@ def _inputs(view: RunView) -> dict[str, Value]:
     return task.record.inputs if task is not None else {}
 
 
-def _blocks(machine: Machine, scope: Scope, around: Node | None = None) -> dict[str, Value]:
-    blocks = [_block(machine, node, record) for node, record in blocks_in(machine, scope, around)]
+def _blocks(view: RunView, scope: Scope, around: Node | None = None) -> dict[str, Value]:
+    found = list(view.blocks_in(scope, around))
+    blocks = [_block(view, node, record) for node, record in found]
     if scope.each is not None:
         return {str(key): block for key, block in zip(scope.each, blocks, strict=True)}
-    nodes = machine.program_named(scope.workflow).nodes
-    return {node.id: block for node, block in zip(nodes, blocks, strict=True)}
+    return {node.id: block for (node, _), block in zip(found, blocks, strict=True)}
 
 
-def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
+def _block(view: RunView, node: Node, record: Record) -> dict[str, Value]:
     """Summarise a block; its outputs are only named, to be read by path."""
     summary: dict[str, Value] = {"type": kind_of_operation(node.do)}
     summary["status"] = record.status
@@ -240,10 +237,10 @@ def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
     if record.status in ("completed", "failed") and (outputs := outputs_of(record)):
         summary["outputs"] = list(outputs)
     if record.scope is not None and record.scope.each is not None:
-        summary["items"] = _blocks(machine, record.scope, node)
+        summary["items"] = _blocks(view, record.scope, node)
     elif record.scope is not None:
         summary["calls"] = record.scope.workflow
-        summary["blocks"] = _blocks(machine, record.scope)
+        summary["blocks"] = _blocks(view, record.scope)
     return summary
 
 
@@ -400,13 +397,12 @@ def snapshot_of(view: RunView, address: str | None = None) -> StateSnapshot:
             assert found is not None
             given, known = dict(inside.scope.inputs), dict(inside.scope.variables)
             return replace(found, inputs=given, variables=known, included=True)
-    scope, task = view.scope, view.task
+    scope = view.scope
     found = reactive_snapshot(view.machine, view.target.address)
     if found is None and view.is_sequence and scope is not None:
         found = StateSnapshot(dict(scope.state), ("state",))
     elif found is None:
-        outputs = view.machine.state.outputs if task is None else outputs_of(task.record)
-        found = StateSnapshot(dict(outputs), ("outputs",))
+        found = StateSnapshot(dict(view.outputs), ("outputs",))
     if scope is None:
         return found
     return replace(found, inputs=dict(scope.inputs), variables=dict(scope.variables))

@@ -1,26 +1,182 @@
-"""What is pending for each agent: its questions, and the tasks that it delegates.
+"""What one agent drives, a run or a task, its id, and what is pending for it: from the state of a run alone.
+
+    wf_7f3a                      the run
+    wf_7f3a.analyze.0            the first task of its step `analyze`
+    wf_7f3a.analyze.0.check.2    a task of the step `check` of that task
+    wf_7f3a.review@2.0           a task of the second round of `review`
 
     pending = pending_for(state, whole_run("wf_1"), last_seen, now=1000.0, silence_limit=300.0)
     pending.questions          # what this agent is asked
     pending.delegations        # the tasks that it has delegated, or is to delegate
 
+A task runs the operation of a step for one item. It is a place inside a run, but its agent drives it like a
+run: the ids of its steps are relative to it.
+
 A block with an `agent` delegates each of its items to a sub-agent, as a task. Questions inside a task go to
 its own agent. The agent that starts it only gets the tasks: to start, at work, or silent for longer than the
 silence limit, so that another sub-agent may take over. `last_seen` has the heartbeats: notes beside the run.
-
-It works on the state of a run alone: no plan, no clock.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from workflows_mcp.answers.targets import Target, task_of, whole_run
-from workflows_mcp.machine import TERMINAL, Frame, RunState, failed, record_at
+from workflows_mcp.machine import TERMINAL, Frame, RunState, Scope, failed, record_at
 from workflows_mcp.plan import names_of_items
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A run, or a task of a run."""
+
+    id: str
+    run_id: str
+    address: str = ""
+    """The address of a task in its run."""
+
+    @property
+    def is_run(self) -> bool:
+        return not self.address
+
+    def covers(self, address: str) -> bool:
+        return not self.address or address == self.address or address.startswith(f"{self.address}/")
+
+    def step_id(self, address: str) -> str:
+        """Return the id of a step relative to this target; a task of one step has the id of its block."""
+        if not self.address:
+            return address
+        return address[len(self.address) + 1 :] or self.address.split("/")[-2]
+
+    def addresses_for(self, step_id: str) -> list[str]:
+        """Return the addresses that a step id can stand for, the likeliest first, in any round.
+
+        The id may also be relative to the run, or to a task around this one.
+        """
+        step_id = step_id.partition("@")[0]
+        if not self.address:
+            return [step_id]
+        addresses = [f"{self.address}/{step_id}"]
+        names = self.address.split("/")
+        for length in reversed(range(len(names))):
+            seen_from_there = "/".join([*names[:length], step_id])
+            if self.covers(seen_from_there):
+                addresses.append(seen_from_there)
+        if step_id == self.step_id(self.address):
+            addresses.append(self.address)
+        return addresses
+
+
+def whole_run(run_id: str) -> Target:
+    return Target(run_id, run_id)
+
+
+def run_of(workflow_id: str) -> str:
+    """Return the id of the run that an id belongs to."""
+    return workflow_id.partition(".")[0] or workflow_id
+
+
+def joined(workflow_id: str, task_id: str | None) -> str:
+    """Return the id of a task that is given by its id, or relative to `workflow_id`."""
+    if not task_id or task_id == workflow_id:
+        return workflow_id
+    return task_id if task_id.startswith(f"{run_of(workflow_id)}.") else f"{workflow_id}.{task_id}"
+
+
+def only_task(state: RunState, found: Sequence[Target]) -> Target | None:
+    """Return the task that a key such as `batch_0` names, of all tasks with it; None if it is ambiguous.
+
+    Running tasks take precedence over ended ones, then outer tasks over nested ones, so that a name keeps its
+    meaning when other tasks of the same name start.
+    """
+    if len(found) > 1:
+        found = [task for task in found if not _is_over(state, task)]
+        depth = min((task.address.count("/") for task in found), default=0)
+        found = [task for task in found if task.address.count("/") == depth]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_over(state: RunState, task: Target) -> bool:
+    around = scope_around(state, task.address)
+    record = around.records.get(task.address.rpartition("/")[2]) if around is not None else None
+    return record is not None and record.status in TERMINAL
+
+
+def is_earlier_round(workflow_id: str, current_id: str) -> bool:
+    """Whether an id is from an earlier round: the same names, and no later rounds."""
+    pairs = zip(workflow_id.split("."), current_id.split("."), strict=True)
+    visits = [(text.partition("@")[2] or "1", known.partition("@")[2] or "1") for text, known in pairs]
+    if not all(text.isdecimal() and int(text) <= int(known) for text, known in visits):
+        return False
+    return any(int(text) < int(known) for text, known in visits)
+
+
+def task_of(state: RunState, address: str) -> Target:
+    """Return the task at an address."""
+    scope: Scope | None = state.root
+    names = [state.run_id]
+    for name in address.split("/"):
+        visits = scope.visits.get(name, 1) if scope is not None else 1
+        names.append(f"{name}@{visits}" if visits > 1 else name)
+        record = scope.records.get(name) if scope is not None else None
+        scope = record.scope if record is not None else None
+    return Target(".".join(names), state.run_id, address)
+
+
+def question_id(state: RunState, target: Target, address: str) -> str:
+    """Return the id of a question, such as `ask`, `ask@2` (round 2) or `ask@try2`.
+
+    Each round and attempt has its own id, so that a late answer to an earlier one is not accepted.
+    """
+    asking = asking_of(state, address)
+    return f"{target.step_id(address)}@{asking}" if asking else target.step_id(address)
+
+
+def asking_of(state: RunState, address: str) -> str:
+    """Return the round and attempt of a question: nothing for the first, else `2`, `try2` or `2.try2`."""
+    frame = state.frames.get(address)
+    parts = frame.attempt.split(".") if frame is not None else []
+    while parts and parts[-1] == "1":
+        del parts[-1]
+    return ".".join(part[1:] if part.startswith("r") else f"try{part}" for part in parts)
+
+
+def all_tasks(state: RunState) -> list[Target]:
+    """Return every task of a run, nested ones too."""
+    return [task for _, task in _keyed_tasks(state)]
+
+
+def tasks_by_key(state: RunState) -> dict[str, list[Target]]:
+    """Return the tasks of a run by their keys among the tasks of their step."""
+    found: dict[str, list[Target]] = {}
+    for key, task in _keyed_tasks(state):
+        found.setdefault(key, []).append(task)
+    return found
+
+
+def _keyed_tasks(state: RunState) -> Iterator[tuple[str, Target]]:
+    waiting: list[tuple[str, Scope]] = [("", state.root)]
+    while waiting:
+        prefix, scope = waiting.pop(0)
+        if scope.each is not None:
+            for key, name in zip(scope.each, names_of_items(scope.each, scope.named), strict=True):
+                yield str(key), task_of(state, prefix + name)
+        for name, record in scope.records.items():
+            if record.scope is not None:
+                waiting.append((f"{prefix}{name}/", record.scope))
+
+
+def scope_around(state: RunState, address: str) -> Scope | None:
+    around = address.rpartition("/")[0]
+    if not around:
+        return state.root
+    record = record_at(state, around)
+    return record.scope if record is not None else None
+
+
+# What is pending
 
 LastSeen = Mapping[str, float]
 """The last heartbeat of the agent of a task, by the id of the task; its first heartbeat under `started_note`;

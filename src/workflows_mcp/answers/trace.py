@@ -1,4 +1,4 @@
-"""Replays the journal of a run to trace it: ended steps, computations, and their times.
+"""Shows the journal of a run: its events, and in a replay the ended steps, computations, and their times.
 
     traced = replayed(bundle, events, every_field=True)
     traced.computations[-1].trace.field, traced.history[-1].address
@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workflows_mcp.answers.info import type_name
+import msgspec
+
+from workflows_mcp.answers.explain import type_name
 from workflows_mcp.answers.previews import Cut, Reader, cut, within
 from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.state import StateSnapshot, reactive_snapshot
-from workflows_mcp.answers.targets import question_id
+from workflows_mcp.answers.tasks import Target
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import (
@@ -27,9 +29,11 @@ from workflows_mcp.machine import (
     Event,
     Machine,
     OpenScope,
+    PlanLoaded,
     ReactiveState,
     Record,
     Trace,
+    address_of,
     failed,
     iso,
     size_of,
@@ -349,7 +353,7 @@ def _current_step(view: RunView) -> str | None:
     addresses = questions or [address for address, _ in view.under_way("step", "wait", "plan", "each")]
     if not addresses:
         return None
-    return question_id(view.machine.state, view.target, addresses[0])
+    return view.question_id(addresses[0])
 
 
 def _ended(step: EndedStep, dialects: dict[str, str], registry: StepRegistry) -> dict[str, Value]:
@@ -374,3 +378,54 @@ def _cause(cause: Cause) -> dict[str, Value]:
 
 def _milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
+
+
+# The events of a run or a task: time, kind, step and values, with long values cut
+
+EVENTS_SHOWN = 200
+
+
+def journal_view(
+    target: Target, events: Sequence[Event], limits: Limits, *, offset: int = 0, limit: int | None = None
+) -> dict[str, Any]:
+    """Return the events of a run or task from `offset` on; `position` counts in the journal of the run."""
+    mine = [(position, event) for position, event in enumerate(events, 1) if target.covers(event.address)]
+    most = EVENTS_SHOWN if limit is None else min(limit, EVENTS_SHOWN)
+    shown = mine[offset : offset + most]
+
+    def build(how: Cut) -> dict[str, Any]:
+        # Cut long values, but never the list of events.
+        inside = Cut(how.characters, max(how.items, 3))
+        answer: dict[str, Any] = {
+            "workflow_id": target.id,
+            "total": len(mine),
+            "events": [
+                cut(_event(position, event), (), inside, lambda *_: _how_to_read(target))
+                for position, event in shown
+            ],
+        }
+        if offset + len(shown) < len(mine):
+            answer["next_offset"] = offset + len(shown)
+        return answer
+
+    return within(limits, build)
+
+
+def _how_to_read(target: Target) -> str:
+    return f"get_workflow_state(workflow_id='{target.id}')"
+
+
+def _event(position: int, event: Event) -> dict[str, Value]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    shown: dict[str, Value] = {"position": position, "at": iso(fields.pop("at")), "event": fields.pop("type")}
+    if "key" in fields:
+        shown["step"], shown["try"] = address_of(fields.pop("key"))
+    elif "address" in fields:
+        shown["step"] = fields.pop("address")
+    fields.pop("limits", None)  # they are settings, not part of what happened
+    fields.pop("state", None)  # it follows from the events before it
+    if isinstance(event, PlanLoaded):
+        fields.pop("sources", None)
+        if event.plans:
+            fields["plans"] = list(event.plans)
+    return shown | fields

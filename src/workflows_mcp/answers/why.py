@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from workflows_mcp.answers.run_view import RunView, run_view_of
-from workflows_mcp.answers.targets import block_at
-from workflows_mcp.answers.tasks import Delegation, Framed, Standing, Task, count_tasks
-from workflows_mcp.machine import (
-    TERMINAL,
-    Frame,
-    Machine,
-    Scope,
-    call_must_succeed,
-    fails_the_workflow,
-    how_to_resume,
-)
-from workflows_mcp.plan import Graph
+from workflows_mcp.answers.progress import failed_for_good
+from workflows_mcp.answers.run_view import RunView
+from workflows_mcp.answers.tasks import Delegation, Framed, Standing, Task
+from workflows_mcp.machine import Frame, how_to_resume
 
 _NAMED = 3
 _DAY = 86_400.0
@@ -25,17 +16,12 @@ _LAST_MOMENT = 253_402_300_799.0
 """The end of the year 9999: later moments have no date."""
 
 
-def why_waiting(machine: Machine, now: float) -> str:
-    """Say why a run has not ended, with every question inside it."""
-    return why(run_view_of(machine, now=now, alone=True))
-
-
 def why(view: RunView, *, brief: bool = False) -> str:
     """Say why a run or a task has not ended. `brief` leaves out tasks to start, which its action lists."""
     now, target = view.now, view.target
-    if (parked := view.machine.state.parked) is not None:
+    if (parked := view.state.parked) is not None:
         by = "parked by the user"
-        if view.machine.state.context_full:
+        if view.state.context_full:
             by = "parked because the context of its agent was nearly full,"
         return f"{by} at {clock(parked, now)}; to continue: {how_to_resume(target.run_id)}"
 
@@ -63,7 +49,7 @@ def why(view: RunView, *, brief: bool = False) -> str:
             reasons.append(f"waiting for time to pass in '{step_id}'{_ends(frame, now)}")
     if not reasons and view.task is not None and view.task.record.status == "pending":
         reasons.append("waiting for its turn: it comes when other tasks have ended")
-    if doomed := failed_for_good(view.machine):
+    if doomed := failed_for_good(view):
         reasons.append(f"block {doomed} has failed, so the run will fail in any case")
     if not reasons and not brief and not view.why_not_driven:
         return "about to continue"
@@ -74,40 +60,13 @@ def not_driven(view: RunView) -> str:
     """Say that no server continues a run, and how to change that; empty if one does."""
     if not view.why_not_driven:
         return ""
-    directory, run_id = view.machine.state.workspace, view.target.run_id
+    directory, run_id = view.state.workspace, view.target.run_id
     if not directory:  # it has not started, and may start anywhere
         return view.why_not_driven
     return (
         f"but no server continues it: {view.why_not_driven}; start one in {directory} (workflows-mcp serve, "
         f"without --read-only), or continue it here: {how_to_resume(run_id)}"
     )
-
-
-def failed_for_good(machine: Machine) -> str:
-    """Return the first failed block that makes the run fail, with the reason; empty if there is none.
-
-    It can be in an unfinished call, if nothing would handle the failure of the call.
-    """
-    return _doomed(machine, machine.state.root, "")
-
-
-def _doomed(machine: Machine, scope: Scope, prefix: str) -> str:
-    plan = machine.plan_named(scope.workflow)
-    for node in plan.body.nodes:
-        record = scope.records.get(node.id)
-        if record is None:
-            continue
-        if record.status in TERMINAL:
-            if isinstance(plan.body, Graph) and fails_the_workflow(plan, node, record):
-                return f"'{prefix}{node.id}' ({(record.message or 'no reason was given')[:_MESSAGE_CHARS]})"
-        elif (
-            record.scope is not None
-            and record.scope.each is None
-            and call_must_succeed(plan, node)
-            and (inner := _doomed(machine, record.scope, f"{prefix}{node.id}/"))
-        ):
-            return inner
-    return ""
 
 
 def standing(task: Task, now: float) -> str:
@@ -130,7 +89,7 @@ def until(frame: Frame, now: float) -> str:
 
 
 def _delegated(view: RunView, delegation: Delegation) -> str:
-    count = count_tasks(view.machine.state, delegation.address)
+    count = view.count_tasks(delegation.address)
     name = view.target.step_id(delegation.address)
     reasons = [f"waiting for the tasks of '{name}': {count.done} of {count.total} done"]
     if count.failed:
@@ -187,7 +146,7 @@ def _trying(step_id: str, frame: Frame, now: float) -> str:
 
 
 def _passing(view: RunView, address: str, frame: Frame) -> str:
-    visited = block_at(view.machine, address)
+    visited = view.block_at(address)
     message = visited.record.inputs.get("message") if visited is not None else None
     timer = f"{until(frame, view.now)} at '{view.target.step_id(address)}'"
     return f"{timer}: {str(message)[:_MESSAGE_CHARS]}" if message else timer

@@ -32,7 +32,6 @@ from workflows_mcp.answers import (
     all_tasks,
     answer_about,
     answer_when_over,
-    block_at,
     given_up_at,
     has_ended,
     last_contact,
@@ -157,13 +156,14 @@ class AgentProtocol:
             machine = await self._engine.view(run_id)
             target = target_of(machine, workflow_id)
             token = submission.token(machine, workflow_id)
-            if submission.is_harmless(machine, target) or token in machine.state.answer_tokens:
+            view = self._view_of(machine, target, NEVER_SEEN)
+            if submission.is_harmless(view) or token in machine.state.answer_tokens:
                 return
-            now = self._answer_about(self._view_of(machine, target, NEVER_SEEN))
+            now = self._answer_about(view)
             raise (explain_refusal or _with_current_action)(refusal, now) from None
 
     async def _submission(self, workflow_id: str, result: Any, step_id: str | None) -> Submission:
-        what = (self._registry, self._redacted, step_id, result, self._now)
+        what = (self._registry, self._redacted, step_id, result)
         if isinstance(result, StepFailure):
             return Failure(*what)
         if result is LEFT_OUT and step_id is not None:
@@ -175,7 +175,8 @@ class AgentProtocol:
         run_id = run_of(workflow_id)
         machine = await self._engine.view(run_id)
         try:
-            address = question_address(machine, target_of(machine, workflow_id), step_id, self._now())
+            view = self._view_of(machine, target_of(machine, workflow_id), NEVER_SEEN)
+            address = question_address(view, step_id)
         except RequestError:
             return WrittenState()
         _, since = await self._engine.journal(run_id, machine.state.frames[address].event)
@@ -189,9 +190,9 @@ class AgentProtocol:
         run_id = run_of(workflow_id)
         if run_id == workflow_id:
             return run_id
-        machine = await self._engine.view(run_id)
+        view = run_view_of(await self._engine.view(run_id))
         names = [name.partition("@")[0] for name in workflow_id.split(".")[1:]]
-        around = [block_at(machine, "/".join(names[:length])) for length in range(1, len(names))]
+        around = [view.block_at("/".join(names[:length])) for length in range(1, len(names))]
         delegated = any(
             it is not None and it.node.for_each is not None and it.node.for_each.agent for it in around
         )
@@ -308,7 +309,7 @@ def _for_current_attempt(submission: Submission, machine: Machine, workflow_id: 
 
     Otherwise an answer that reaches the driving process late could count for a later attempt.
     """
-    event = submission.event(machine, target_of(machine, workflow_id), now)
+    event = submission.event(run_view_of(machine, now=now, target=target_of(machine, workflow_id)), now)
     frame = machine.state.frames.get(event.address)
     if frame is None:
         return event

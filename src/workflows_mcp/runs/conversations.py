@@ -22,12 +22,9 @@ from workflows_mcp.answers import (
     StateSnapshot,
     TaskBrief,
     Visited,
-    block_at,
-    blocks_of,
     brief_of,
     joined,
     parse_checkpoint_id,
-    question_id,
     read_updates,
     run_of,
     run_view_of,
@@ -180,7 +177,7 @@ def _asked_first(machine: Machine, now: float) -> str:
     view = run_view_of(machine, now=now)
     asked = [address for address, _ in view.pending.questions]
     asked += [it.address for it in view.pending.delegations]
-    return question_id(machine.state, view.target, asked[0]) if asked else ""
+    return view.question_id(asked[0]) if asked else ""
 
 
 def _follows(mark: Mark, asked: Mark) -> bool:
@@ -216,7 +213,7 @@ def _about(machine: Machine, parts: set[str]) -> dict[str, Value]:
         about["computed_field_definitions"] = {
             name: {"from": list(it.sources), "transform": it.transform} for name, it in plan.computed.items()
         }
-    ended = [it for it in blocks_of(machine) if it.record.status in TERMINAL]
+    ended = [it for it in run_view_of(machine).blocks() if it.record.status in TERMINAL]
     if "historical_data" in parts:
         about["historical_data"] = [_brief(it) for it in ended if "/" not in it.address]
     if "completed_task_details" in parts:
@@ -226,7 +223,7 @@ def _about(machine: Machine, parts: set[str]) -> dict[str, Value]:
 
 
 def _is_task(machine: Machine, address: str) -> bool:
-    around = block_at(machine, address.rpartition("/")[0])
+    around = run_view_of(machine).block_at(address.rpartition("/")[0])
     return around is not None and around.node.for_each is not None
 
 

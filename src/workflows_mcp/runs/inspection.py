@@ -119,7 +119,7 @@ class Inspector:
 
     async def graph(self, workflow_id: str) -> str:
         view = await self._agents.view(workflow_id)
-        return drawn_run(view.machine, view.scope, view.task)
+        return drawn_run(view)
 
     async def journal(self, workflow_id: str, *, offset: int = 0, limit: int | None = None) -> dict[str, Any]:
         _check_slice(offset, limit)

@@ -219,8 +219,7 @@ def _beyond(position: int, ready: Callable[[RunState], bool]) -> Callable[[RunSt
 
 def _how_far(machine: Machine, target: Target | None, now: float, printed: str) -> ProgressReport:
     view = run_view_of(machine, now=now, target=target)
-    scope = view.scope
-    count = progress_of(machine, scope, ended=False) if scope is not None else {"done": 0, "total": 1}
+    count = progress_of(view) or {"done": 0, "total": 1}
     doing = why(view)
     if printed:
         doing = f"{doing}: {printed[:PRINTED_CHARS]}"

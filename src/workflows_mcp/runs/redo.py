@@ -48,10 +48,10 @@ from workflows_mcp.answers import (
     History,
     Redact,
     RerunOptions,
-    blocks_of,
     check_result,
     question_id,
     run_of,
+    run_view_of,
     target_of,
     whole_run,
 )
@@ -173,7 +173,7 @@ def _from_step(
 ) -> Fork:
     machine = replayed(bundle, events)
     target = target_of(machine, workflow_id)
-    reached = [it.address for it in blocks_of(machine) if it.record.started_at is not None]
+    reached = [it.address for it in run_view_of(machine).blocks() if it.record.started_at is not None]
     address = next((it for it in target.addresses_for(step_id.strip()) if it in reached), None)
     if address is None:
         done = [target.step_id(it) for it in _steps_with_events(events) if target.covers(it)]
@@ -286,7 +286,8 @@ class CheckpointResume:
             await unpark(self._engine, run_id)
             await self._submit(run_id, response, question)
             return run_id
-        _, step_result = check_result(then, self._registry, question, response, self._redacted(then))
+        clean = self._redacted(then)
+        _, step_result = check_result(run_view_of(then), self._registry, question, response, clean)
         if checkpoint.answer is not None and checkpoint.answer.outputs == step_result.outputs:
             return run_id
         request = hashlib.blake2b(to_json([str(checkpoint.id), step_result.outputs]).encode(), digest_size=12)

@@ -14,12 +14,10 @@ from typing import Any
 
 from workflows_mcp.answers import (
     Redact,
-    Target,
+    RunView,
     Visited,
     WrittenState,
     already_answered,
-    block_at,
-    block_named,
     check_result,
     failed_outputs,
     is_harmless,
@@ -48,23 +46,22 @@ class Submission:
     redacted: Callable[[Machine], Redact]
     step_id: str | None
     result: Any
-    now: Callable[[], float]
 
     @property
     def content(self) -> Value:
         """What makes two submissions the same."""
         return self.result
 
-    def event(self, machine: Machine, target: Target, now: float) -> Answered:
+    def event(self, view: RunView, now: float) -> Answered:
         """Return the event. Raises NotExpected or InvalidResult if the run does not accept it."""
-        return self._checked(machine, target, now, self.result)
+        return self._checked(view, now, self.result)
 
-    def is_harmless(self, machine: Machine, target: Target) -> bool:
+    def is_harmless(self, view: RunView) -> bool:
         """Whether a submission that is not expected changes nothing: the step has this result already."""
-        clean, step_id, result = self.redacted(machine), self.step_id, self.result
-        if already_answered(machine, self.registry, step_id, result, clean, target):
+        clean, step_id, result = self.redacted(view.machine), self.step_id, self.result
+        if already_answered(view, self.registry, step_id, result, clean):
             return True
-        return is_harmless(machine, target, step_id, result)
+        return is_harmless(view, step_id, result)
 
     def token(self, machine: Machine, workflow_id: str) -> str:
         """Return the idempotency token; empty if it names no step.
@@ -77,16 +74,19 @@ class Submission:
         text = to_json([workflow_id, self.step_id, self.redacted(machine)(self.content)])
         return hashlib.blake2b(text.encode(), digest_size=9).hexdigest()
 
-    def _checked(self, machine: Machine, target: Target, now: float, result: Any) -> Answered:
-        clean = self.redacted(machine)
-        address, found = check_result(machine, self.registry, self.step_id, result, clean, target, self.now())
+    def _checked(self, view: RunView, now: float, result: Any) -> Answered:
+        clean = self.redacted(view.machine)
+        address, found = check_result(view, self.registry, self.step_id, result, clean)
         return Answered(now, address, found.outputs, found.ok, found.message)
 
-    def _asked(self, machine: Machine, target: Target) -> Visited:
-        address = question_address(machine, target, self.step_id, self.now())
-        visited = block_at(machine, address)
+    def _asked(self, view: RunView) -> Visited:
+        visited = view.block_at(question_address(view, self.step_id))
         assert visited is not None
         return visited
+
+    def _follows_interruption(self, view: RunView, visited: Visited) -> bool:
+        frame = view.frame_at(visited.address)
+        return frame is not None and frame.after_interruption
 
 
 class Failure(Submission):
@@ -96,19 +96,19 @@ class Failure(Submission):
     def content(self) -> Value:
         return ["failed", self.result.message]
 
-    def event(self, machine: Machine, target: Target, now: float) -> Answered:
-        visited = self._asked(machine, target)
-        if machine.state.frames[visited.address].after_interruption:
+    def event(self, view: RunView, now: float) -> Answered:
+        visited = self._asked(view)
+        if self._follows_interruption(view, visited):
             return Answered(now, visited.address, {"decision": "fail"})
-        outputs, message = failed_outputs(visited), self._message(machine)
+        outputs, message = failed_outputs(visited), self._message(view)
         return Answered(now, visited.address, outputs, ok=False, message=message)
 
-    def is_harmless(self, machine: Machine, target: Target) -> bool:
-        visited = block_named(machine, target, self.step_id or "")
-        return visited is not None and visited.record.message == self._message(machine)
+    def is_harmless(self, view: RunView) -> bool:
+        visited = view.block_named(self.step_id or "")
+        return visited is not None and visited.record.message == self._message(view)
 
-    def _message(self, machine: Machine) -> Value:
-        return self.redacted(machine)(self.result.message) or FAILED
+    def _message(self, view: RunView) -> Value:
+        return self.redacted(view.machine)(self.result.message) or FAILED
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ class Completion(Submission):
     def content(self) -> Value:
         return ["completed"]
 
-    def event(self, machine: Machine, target: Target, now: float) -> Answered:
-        visited = self._asked(machine, target)
-        scope, _ = machine.locate(visited.address)
-        if scope.reactive is None or machine.state.frames[visited.address].after_interruption:
-            return self._checked(machine, target, now, {})
+    def event(self, view: RunView, now: float) -> Answered:
+        visited = self._asked(view)
+        scope, _ = view.machine.locate(visited.address)
+        if scope.reactive is None or self._follows_interruption(view, visited):
+            return self._checked(view, now, {})
         if missing := self.written.missing(visited):
             raise InvalidResult(
                 f"'{self.step_id}' needs a result: nothing was written to {' and '.join(missing)} since it "
@@ -137,8 +137,8 @@ class Completion(Submission):
             )
         return Answered(now, visited.address, failed_outputs(visited), written_by_agent=True)
 
-    def is_harmless(self, machine: Machine, target: Target) -> bool:
-        visited = block_named(machine, target, self.step_id or "")
+    def is_harmless(self, view: RunView) -> bool:
+        visited = view.block_named(self.step_id or "")
         if visited is not None and visited.record.written_by_agent:
             return True
-        return is_harmless(machine, target, self.step_id, {})
+        return is_harmless(view, self.step_id, {})

@@ -89,12 +89,12 @@ def user_questions(view: RunView, registry: StepRegistry, setting: str) -> UserQ
     machine, found = view.machine, []
     busy = any(delegation.needs_somebody for delegation in view.pending.delegations)
     for address, frame in view.pending.questions:
-        question = question_at(machine, registry, address)
+        question = question_at(view, registry, address)
         form = _form(question.result_schema)
         if frame.after_interruption or not question.for_user:
             busy = True
             continue
-        step_id = question_id(machine.state, view.target, address)
+        step_id = view.question_id(address)
         forms = form_outcome(view.last_seen, step_id)
         if form is not None and not forms.is_over and _is_wanted(machine, address, setting):
             found.append(UserQuestion(address, step_id, question.for_user, form, forms))
