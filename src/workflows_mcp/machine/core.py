@@ -366,6 +366,47 @@ class Core(ABC):
         if frame.deadline is not None:
             self._commands.append(ClearTimer(key_of(address, frame.attempt)))
 
+    # Messages to the user. A message never blocks the run: the next action of an agent carries it.
+    #
+    # The agent of the run gets every message, also those that a task of a sub-agent sends. A message counts
+    # as shown once that agent has answered a question that it got with the message or later. In runs of
+    # earlier versions the sub-agent of a task got its messages, and the rest went to the agent that had
+    # started it.
+
+    def task_around(self, address: str) -> str:
+        """The innermost task around an address that has an agent of its own; empty: the run."""
+        names = address.split("/")
+        for end in reversed(range(1, len(names) - 1)):
+            frame = self.state.frames.get("/".join(names[:end]))
+            if frame is not None and frame.kind == "each" and frame.agent:
+                return "/".join(names[: end + 1])
+        return ""
+
+    def messages_delivered(self, address: str, frame: Frame) -> None:
+        """Remove the messages that the agent of an answered question has seen: those from before it."""
+        state = self.state
+        if state.messages:
+            task = self.task_around(address)
+            self._remove_shown(task, frame.event)
+            while task:  # the agent that started the sub-agent knows the answer
+                around = task.rpartition("/")[0]
+                state.frames[around].answered = True
+                task = self.task_around(around)
+
+    def hand_to_caller(self, address: str, frame: Frame) -> None:
+        """Pass messages that the agents of ended items have not shown to the agent that started them."""
+        if self.state.messages:
+            task = self.task_around(address)
+            if frame.answered:
+                self._remove_shown(task, frame.event)
+            for message in self.state.messages:
+                if message.task.startswith(f"{address}/"):
+                    message.task = task
+
+    def _remove_shown(self, task: str, event: int) -> None:
+        state = self.state
+        state.messages = [it for it in state.messages if it.task != task or it.event > event]
+
     # Ending operations from outside: after a cancel, a timeout, or the failure of another one
 
     def stop(self, address: str, frame: Frame, at: float, reason: str) -> None:
@@ -437,9 +478,14 @@ class Core(ABC):
 
     # Faults, and expressions that were stopped
 
-    def fail(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
+    def fail(self, scope: OpenScope, index: int, fault: Fault) -> None:
         """End a block that could not run."""
-        self.end(scope, index, at, "failed", message=fault.message, fault=fault)
+        self.end(scope, index, self.state.changed_at, "failed", message=fault.message, fault=fault)
+
+    def fail_with(
+        self, scope: OpenScope, index: int, code: str, message: str, hint: str = "", path: Path = ()
+    ) -> None:
+        self.fail(scope, index, self.fault(scope, index, code, message, hint, path))
 
     def fault(
         self, scope: OpenScope, index: int, code: str, message: str, hint: str = "", path: Path = ()

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from workflows_mcp.machine.core import Core, OpenScope
 from workflows_mcp.machine.lifecycle import advance
-from workflows_mcp.machine.messages import hand_to_caller
 from workflows_mcp.machine.names import Names
 from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.rules import ScopeResult, failed, failure_kind
@@ -141,7 +140,7 @@ class OpenItems(OpenScope):
 
         There are no outputs: `outputs_of` derives them from the items."""
         address = self.prefix[:-1]
-        hand_to_caller(machine, address, machine.state.frames[address])
+        machine.hand_to_caller(address, machine.state.frames[address])
         scope, program = self.scope, self.program
         keys = scope.each or []
         wrong: list[tuple[str | int, Record]] = []

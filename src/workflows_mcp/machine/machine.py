@@ -62,7 +62,6 @@ from workflows_mcp.machine.events import (
 )
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance, begin_stopping, close_frame, finish_run
-from workflows_mcp.machine.messages import messages_delivered
 from workflows_mcp.machine.names import names_in
 from workflows_mcp.machine.operations import (
     ENTER,
@@ -257,7 +256,7 @@ class Machine(Core):
         if record is not None and fault.code in (TOO_SLOW, TOO_LARGE):
             # drop what was evaluated before: a replay does not evaluate it
             record.inputs, record.code, record.places, record.replaced = {}, {}, [], {}
-        self.fail(scope, index, at, fault)
+        self.fail(scope, index, fault)
 
     def _evaluate_and_enter(self, scope: OpenScope, index: int, at: float) -> None:
         node = scope.program.nodes[index]
@@ -524,7 +523,7 @@ def step_ended(machine: Machine, event: StepEnd) -> None:
         return
     scope, index = machine.locate(address)
     if frame.kind == "agent":
-        messages_delivered(machine, address, frame)
+        machine.messages_delivered(address, frame)
     machine.close_frame(address, "answered" if frame.kind == "agent" else "reported")
     if frame.after_interruption:
         decided(machine, scope, index, event)
@@ -577,7 +576,7 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
     if machine.clean_up_first(address, event.at, fault):
         return
     machine.stop(address, frame, event.at, "its caller timed out")
-    machine.fail(scope, index, event.at, fault)
+    machine.fail(scope, index, fault)
 
 
 def answered_by_definition(machine: Machine, address: str, at: float) -> bool:
@@ -594,7 +593,7 @@ def answered_by_definition(machine: Machine, address: str, at: float) -> bool:
 
     fault = machine.guarded(scope, index, evaluate, Purpose.ANSWER_BY_DEFINITION)
     if fault is not None:
-        machine.fail(scope, index, at, fault)
+        machine.fail(scope, index, fault)
     else:
         message = f"nobody answered within {frame.timeout:g} s: the on_timeout answer was used"
         machine.end(scope, index, at, "completed", "success", outputs, message)
@@ -610,8 +609,7 @@ def plan_loaded(machine: Machine, event: PlanLoaded) -> None:
     machine.close_frame(address, "loaded")
     if event.error is not None:
         where = place_of_call(scope.program.nodes[index])
-        fault = machine.fault(scope, index, "unknown_workflow", event.error, path=where)
-        machine.fail(scope, index, event.at, fault)
+        machine.fail_with(scope, index, "unknown_workflow", event.error, path=where)
         return
     state = machine.state
     for name, plan in event.plans.items():

@@ -22,7 +22,6 @@ from workflows_mcp.machine.core import Core, OpenScope, Purpose
 from workflows_mcp.machine.events import Forked, Interrupted, StepEnd
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance
-from workflows_mcp.machine.messages import enter_tell
 from workflows_mcp.machine.reactive import OpenReactive, task_variables
 from workflows_mcp.machine.sequence import (
     OpenSequence,
@@ -32,7 +31,7 @@ from workflows_mcp.machine.sequence import (
     enter_while,
     state_too_large,
 )
-from workflows_mcp.machine.state import Fault, Frame, Record, Scope
+from workflows_mcp.machine.state import Fault, Frame, Message, Record, Scope
 from workflows_mcp.plan import (
     ASKS_THE_USER,
     Branch,
@@ -71,12 +70,12 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
             f" {machine.limits.pending_actions} ({machine.limits.setting('pending_actions')})"
         )
         hint = "run fewer tasks at once: set max_parallel"
-        machine.fail(scope, index, at, machine.fault(scope, index, "pending_actions", message, hint))
+        machine.fail_with(scope, index, "pending_actions", message, hint)
         return
     asks = by_agent and node.do.step in ASKS_THE_USER and scope.program.plan.semantics >= 3
     if asks and (task := _task_of_sub_agent(machine, scope.prefix)):
         message, hint = question_in_task(f"step '{node.id}'", task)
-        machine.fail(scope, index, at, machine.fault(scope, index, "prompt_in_task", message, hint))
+        machine.fail_with(scope, index, "prompt_in_task", message, hint)
         return
     record = scope.scope.records.get(node.id) or Record(started_at=at)
     frame = Frame("agent" if by_agent else "step", at, scope.attempt(node.id, record))
@@ -147,7 +146,7 @@ def enter_call(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         unbound = unbound_item(called, item) if called.semantics >= 3 else None
         if unbound is not None:
             where = scope.items.at
-            machine.fail(scope, index, at, machine.fault(scope, index, "invalid_inputs", *unbound, where))
+            machine.fail_with(scope, index, "invalid_inputs", *unbound, where)
             return
     timeout = program.timeout(node.do.timeout, names)
     record = scope.scope.records.get(node.id)
@@ -166,26 +165,24 @@ def enter_call(machine: Core, scope: OpenScope, index: int, at: float) -> None:
             f"tasks are nested {depth} deep; the limit is {machine.limits.task_depth}"
             f" ({machine.limits.setting('task_depth')})"
         )
-        machine.fail(scope, index, at, machine.fault(scope, index, "task_depth", message))
+        machine.fail_with(scope, index, "task_depth", message)
         return
     if depth > machine.limits.call_depth:
         message = (
             f"workflows call each other {depth} deep; the limit is {machine.limits.call_depth}"
             f" ({machine.limits.setting('call_depth')})"
         )
-        machine.fail(scope, index, at, machine.fault(scope, index, "call_depth", message))
+        machine.fail_with(scope, index, "call_depth", message)
         return
     where = node.do.inputs.at
     if not isinstance(given, dict):
         message = f"the inputs of a call must be an object, not {kind_and_value(given)}"
-        machine.fail(scope, index, at, machine.fault(scope, index, "invalid_inputs", message, path=where))
+        machine.fail_with(scope, index, "invalid_inputs", message, path=where)
         return
     try:
         inputs = check_inputs(machine.plan_named(name), given)
     except InvalidInputs as error:
-        machine.fail(
-            scope, index, at, machine.fault(scope, index, error.code, error.message, error.hint, where)
-        )
+        machine.fail_with(scope, index, error.code, error.message, error.hint, where)
         return
     inputs |= {key: variables[key] for key in machine.plan_named(name).given if key in variables}
     frame = Frame("call", at, scope.attempt(node.id, record))
@@ -207,7 +204,7 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
             f" ({machine.limits.setting('for_each_items')})"
         )
         where = each.items.at
-        machine.fail(scope, index, at, machine.fault(scope, index, "for_each_items", message, path=where))
+        machine.fail_with(scope, index, "for_each_items", message, path=where)
         return
     at_once = len(items) if limit is None else min(limit, len(items))
     if isinstance(scope, OpenSequence) and at_once > machine.limits.parallel_children:
@@ -216,8 +213,7 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
             f" ({machine.limits.setting('parallel_children')})"
         )
         hint = "set sequential: true, or max_parallel: 10"
-        fault = machine.fault(scope, index, "parallel_children", message, hint, each.items.at)
-        machine.fail(scope, index, at, fault)
+        machine.fail_with(scope, index, "parallel_children", message, hint, each.items.at)
         return
     if isinstance(scope, OpenSequence):
         # each task has one question at a time: no more tasks than questions that may be open
@@ -256,7 +252,7 @@ def enter_set_state(machine: Core, scope: OpenScope, index: int, at: float) -> N
         updates[name] = scope.program.evaluate(expr, {**names, **updates})
     too_large = state_too_large({**scope.scope.state, **updates}, machine.limits, scope.program.plan)
     if too_large is not None:
-        machine.fail(scope, index, at, machine.fault(scope, index, "state_size", too_large))
+        machine.fail_with(scope, index, "state_size", too_large)
         return
     scope.scope.state.update(updates)
     machine.end(scope, index, at, "completed", "success", updates)
@@ -274,8 +270,7 @@ def enter_update(machine: Core, scope: OpenScope, index: int, at: float) -> None
         try:
             scope.reactive.tried(made)
         except WrongChange as wrong:
-            fault = machine.fault(scope, index, "state_update", str(wrong), wrong.hint, change.path.at)
-            machine.fail(scope, index, at, fault)
+            machine.fail_with(scope, index, "state_update", str(wrong), wrong.hint, change.path.at)
             return
     scope.reactive.change(made)
     updates: list[Value] = [
@@ -300,11 +295,25 @@ def enter_checkpoint(machine: Core, scope: OpenScope, index: int, at: float) -> 
     if run_id != state.run_id:
         message = f"a checkpoint step can only mark its own run, not {kind_and_value(run_id)}"
         hint = 'omit workflow_id, or write workflow_id: "{{ workflow_id }}"'
-        machine.fail(scope, index, at, machine.fault(scope, index, "wrong_value", message, hint))
+        machine.fail_with(scope, index, "wrong_value", message, hint)
         return
     reason, step = to_text(parameters.get("reason") or ""), to_text(parameters.get("step_id") or "")
     state.mark(at, reason, step or scope.prefix + node.id)
     machine.end(scope, index, at, "completed", "success", {"workflow_id": state.run_id, "reason": reason})
+
+
+def enter_tell(machine: Core, scope: OpenScope, index: int, at: float) -> None:
+    """Store a message to the user."""
+    do = scope.program.nodes[index].do
+    assert isinstance(do, Tell)
+    text = to_text(scope.program.evaluate(do.message, scope.names_for(index)))
+    state, address = machine.state, scope.prefix + scope.program.nodes[index].id
+    task = machine.task_around(address) if scope.program.plan.semantics < 3 else ""
+    state.messages.append(Message(state.events, text, address, task))
+    if len(state.messages) > machine.limits.messages:
+        del state.messages[0]
+        state.dropped_messages += 1
+    machine.end(scope, index, at, "completed", "success", {"message": text})
 
 
 def enter_wait(machine: Core, scope: OpenScope, index: int, at: float) -> None:
@@ -444,7 +453,7 @@ def interrupted(machine: Core, event: Interrupted) -> None:
         return
     machine.close_frame(address, "interrupted")
     if rule == "fail":
-        machine.fail(scope, index, event.at, machine.fault(scope, index, "interrupted", CUT_OFF))
+        machine.fail_with(scope, index, "interrupted", CUT_OFF)
         return
     machine.open_frame(address, Frame("agent", event.at, attempt, after_interruption=True), None, event.at)
     record = scope.scope.records[scope.program.nodes[index].id]
@@ -470,4 +479,4 @@ def decided(machine: Core, scope: OpenScope, index: int, event: StepEnd) -> None
         outputs = {**scope.program.defaults(index), **(given if isinstance(given, dict) else {})}
         machine.end(scope, index, event.at, "completed", "success", outputs)
     else:
-        machine.fail(scope, index, event.at, machine.fault(scope, index, "interrupted", CUT_OFF))
+        machine.fail_with(scope, index, "interrupted", CUT_OFF)

@@ -231,14 +231,14 @@ def enter_while(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         if loop.count >= most:
             message = f"the loop ran {most} times and its condition still holds"
             hint = f"set max_iterations with on_limit: continue, which ends the loop, or raise {setting}"
-            machine.fail(scope, index, at, machine.fault(scope, index, "loop_iterations", message, hint))
+            machine.fail_with(scope, index, "loop_iterations", message, hint)
             return
     else:
         most = int(program.number(node.do.most, names, "max_iterations", 1, whole=True))
         if loop.count >= most:
             if _fails_at_limit(scope, node.do):
                 message = f"the loop ran {most} times, which is its max_iterations; its condition still holds"
-                machine.fail(scope, index, at, _limit_reached(machine, scope, index, node.do.most, message))
+                machine.fail(scope, index, _limit_reached(machine, scope, index, node.do.most, message))
                 return
             message = f"the loop ended after {most} rounds, which is its max_iterations"
             _end(machine, scope, index, at, loop.count, message)
@@ -260,8 +260,7 @@ def enter_each(machine: Core, scope: OpenScope, index: int, at: float) -> None:
             limit = machine.limits.for_each_items
             message = f"there are {len(items)} items; the limit is {limit}"
             hint = f"raise {machine.limits.setting('for_each_items')}, or work on fewer at a time"
-            fault = machine.fault(scope, index, "for_each_items", message, hint, node.do.items.at)
-            machine.fail(scope, index, at, fault)
+            machine.fail_with(scope, index, "for_each_items", message, hint, node.do.items.at)
             return
         loop = Loop(items=list(items))
     if loop.count >= len(loop.items or ()):
@@ -283,7 +282,7 @@ def enter_jump(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     if reached > all_rounds and scope.program.plan.semantics >= 3:
         message = f"the goto was reached {reached} times in all; the limit is {all_rounds}"
         hint = f"nest fewer loops, or raise {machine.limits.setting('loop_iterations')}"
-        machine.fail(scope, index, at, machine.fault(scope, index, "loop_iterations", message, hint))
+        machine.fail_with(scope, index, "loop_iterations", message, hint)
         return
     if before < most:
         for inside in scope.program.nodes[node.do.target : index]:
@@ -293,7 +292,7 @@ def enter_jump(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         return
     if _fails_at_limit(scope, node.do):
         message = f"the goto has jumped {most:g} times, which is its max_iterations"
-        machine.fail(scope, index, at, _limit_reached(machine, scope, index, limit, message))
+        machine.fail(scope, index, _limit_reached(machine, scope, index, limit, message))
         return
     message = f"the goto has jumped {most:g} times, which is its max_iterations; the run continues after it"
     machine.end(scope, index, at, "completed", "success", {"jumped": False}, message)
