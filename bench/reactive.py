@@ -57,11 +57,13 @@ def _expressions() -> None:
         "__limits__": Limits(),
         "__now__": 0.0,
     }
-    jinja = _microseconds(LANGUAGES["stateful"], "{{ n + 1 }}", scope)
-    javascript = _microseconds(LANGUAGES["reactive"], "{{ n + 1 }}", scope)
+    jinja = _microseconds(LANGUAGES["jinja"], "{{ n + 1 }}", scope)
+    javascript = _microseconds(LANGUAGES["javascript"], "{{ n + 1 }}", scope)
     row("Jinja: {{ n + 1 }}", f"{jinja:.1f} µs")
     row("JavaScript: {{ n + 1 }}", f"{javascript:.1f} µs", f"{javascript / jinja:.1f} times Jinja")
-    listed = _microseconds(LANGUAGES["reactive"], "{{ files.filter(f => f.endsWith('9.ts')).length }}", scope)
+    listed = _microseconds(
+        LANGUAGES["javascript"], "{{ files.filter(f => f.endsWith('9.ts')).length }}", scope
+    )
     row(
         "JavaScript: a filter over 100 texts",
         f"{listed:.1f} µs",
