@@ -290,9 +290,11 @@ def test_a_secret_never_gets_into_a_history_nor_beside_it(
 def test_what_was_stopped_on_a_slow_machine_stays_so_when_a_fast_one_repeats_it(
     tmp_path: Path, temporal_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Sluggish(LANGUAGES["reactive"])
+    machine = Sluggish(LANGUAGES["javascript"])
     machine.too_slow = {"SLOW"}
-    monkeypatch.setattr(program, "language_of", lambda plan: {**LANGUAGES, "reactive": machine}[plan.dialect])
+    monkeypatch.setattr(
+        program, "language_of", lambda plan: {**LANGUAGES, "javascript": machine}[plan.language]
+    )
     text = """
     name: slow
     default_state: {raw: {n: 0}}
@@ -385,9 +387,9 @@ def test_a_process_that_is_too_slow_to_follow_a_run_shows_it_as_it_is(
         done.add_done_callback(lambda _: setattr(language, "too_slow", set()))
         return done
 
-    language = Sluggish(LANGUAGES["reactive"])
+    language = Sluggish(LANGUAGES["javascript"])
     monkeypatch.setattr(
-        program, "language_of", lambda plan: {**LANGUAGES, "reactive": language}[plan.dialect]
+        program, "language_of", lambda plan: {**LANGUAGES, "javascript": language}[plan.language]
     )
     monkeypatch.setattr(Executor, "apply_in_thread", too_slow)
     text = """
