@@ -15,6 +15,7 @@ item starts all the same.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -138,10 +139,10 @@ class Reopening:
         """Whether an event concerns a skipped step although nothing waits for it there."""
         if event.cancels or (event.marks_position and machine.skipped):
             return True
-        skipped = [address_of(key)[0] for key in machine.skipped]
         if isinstance(event, StateUpdated):
+            skipped = [address_of(key)[0] for key in machine.skipped]
             return any(self._may_depend(original, event.address, step) for step in skipped)
-        return event.of_step and any(step.startswith(f"{event.address}/") for step in skipped)
+        return event.of_step and machine.around[event.address] > 0
 
     def _may_depend(self, original: Machine, task: str, step: str) -> bool:
         """Whether a state update may depend on a skipped step, or was made in place of its result.
@@ -166,6 +167,10 @@ class _Skipping(Machine):
         """The keys of the steps to skip."""
         self.skipped: dict[str, OpenScope] = {}
         """Those that it has reached, and their scopes."""
+        self.around: Counter[str] = Counter()
+        """The blocks around skipped steps: how many each has inside."""
+        self._names: dict[OpenScope, set[str]] = defaultdict(set)
+        """Their names, by scope."""
         self._reached: list[str] = []
         self._items: dict[str, None] = {}
         """The items around skipped steps that hold a slot."""
@@ -178,11 +183,21 @@ class _Skipping(Machine):
     def _enter(self, scope: OpenScope, index: int) -> None:
         key, name = scope.attempt_key(index), scope.program.nodes[index].id
         if key in self.keys and name not in scope.scope.records:
+            if key in self.skipped:
+                self._forget(key)
             self.skipped[key] = scope
+            self._names[scope].add(name)
+            self.around.update(_blocks_around(scope.prefix + name))
             self._reached.append(scope.prefix + name)
             self._items.update(dict.fromkeys(_items_around(self._final, scope.prefix + name)))
         else:
             super()._enter(scope, index)
+
+    def _forget(self, key: str) -> OpenScope:
+        scope = self.skipped.pop(key)
+        self._names[scope].discard(_name_in(key))
+        self.around.subtract(_blocks_around(address_of(key)[0]))
+        return scope
 
     def take_reached(self) -> list[str]:
         """The addresses of the steps that were skipped since the last call."""
@@ -194,22 +209,23 @@ class _Skipping(Machine):
         self.state.changed_at = event.at
         _copy_rounds(event.state.root, self.state.root)
         for key in [key for key in self.skipped if key not in self.keys]:
-            scope = self.skipped.pop(key)
+            scope = self._forget(key)
             self.enqueue(scope, [scope.program.ids[_name_in(key)]])
         self.enter_queued()
 
     def free_slots(self, original: RunState, at: float) -> None:
         """Start the next items: some that ended in the original run have not ended here."""
-        while ended := [it for it in self._items if _has_ended(original, it)]:
-            for item in ended:
+        while ended := [it for it in self._items.keys() - original.frames.keys() if _has_ended(original, it)]:
+            for item in sorted(ended):
                 del self._items[item]
                 self.apply(SlotFreed(at, item))
 
     def has_lost_one(self) -> bool:
         """Whether a skipped step can no longer be entered."""
         return any(
-            self._open.get(scope.prefix) is not scope or _name_in(key) in scope.scope.records
-            for key, scope in self.skipped.items()
+            self._open.get(scope.prefix) is not scope or not names.isdisjoint(scope.scope.records.keys())
+            for scope, names in self._names.items()
+            if names
         )
 
 
@@ -232,6 +248,11 @@ def _copy_rounds(source: Scope, target: Scope) -> None:
         copy = target.records.get(name)
         if record.scope is not None and copy is not None and copy.scope is not None:
             _copy_rounds(record.scope, copy.scope)
+
+
+def _blocks_around(address: str) -> list[str]:
+    names = address.split("/")
+    return ["/".join(names[:length]) for length in range(1, len(names))]
 
 
 def _name_in(key: str) -> str:
