@@ -17,7 +17,7 @@ from pydantic import ConfigDict
 from workflows_mcp.errors import Forbidden
 from workflows_mcp.plan import Bundle, Call, Do
 from workflows_mcp.policy import Denial, Policy
-from workflows_mcp.steps import GRAPH, Question, Step, StepInputs, StepOutputs, StepRegistry, StepResult
+from workflows_mcp.steps import Question, Step, StepInputs, StepOutputs, StepRegistry, StepResult
 from workflows_mcp.values import Value
 
 CALL = "ExecuteWorkflow"
@@ -86,26 +86,13 @@ class PermittedSteps(StepRegistry):
 
     def __init__(self, registry: StepRegistry, policy: Policy) -> None:
         super().__init__()
-        self._registry = registry
+        self._found, self._steps = registry._found, registry._steps
         self._policy = policy
 
-    def own_names(self) -> list[str]:
-        return self._registry.own_names()
-
     def known(self, name: str) -> Step | None:
-        return self._permitted(self._registry.known(name))
-
-    def names(self, dialect: str = GRAPH) -> list[str]:
-        return self._registry.names(dialect)
-
-    def find(self, name: str, dialect: str = GRAPH) -> Step | None:
-        return self._permitted(self._registry.find(name, dialect))
-
-    def _permitted(self, step: Step | None) -> Step | None:
-        if step is None or not step.can_ask:
-            return step
-        denied = denials(step, self._policy)
-        return _NotPermitted(step, denied) if denied else step
+        step = super().known(name)
+        denied = denials(step, self._policy) if step is not None and step.can_ask else []
+        return _NotPermitted(step, denied) if step is not None and denied else step
 
 
 class _AnyInputs(StepInputs):
@@ -120,7 +107,8 @@ class _NotPermitted(Step):
     Outputs: ClassVar[type[StepOutputs]] = StepOutputs
 
     def __init__(self, step: Step, denied: list[Denial]) -> None:
-        self.name = step.name  # type: ignore[misc]
+        self.name, self.aliases = step.name, step.aliases  # type: ignore[misc]
+        self.dialect_names = step.dialect_names  # type: ignore[misc]
         self._step = step
         self._reasons = "; ".join(str(denial) for denial in denied)
         self._remedies = _remedies(denied)

@@ -13,13 +13,12 @@ from workflows_mcp.steps.base import (
     StepStopped,
 )
 from workflows_mcp.steps.output_formats import FORMATS
-from workflows_mcp.steps.registry import GRAPH, StepRegistry, default_registry
+from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.steps.shell import ANY_EXIT, TYPES, Shell
 
 __all__ = [
     "ANY_EXIT",
     "FORMATS",
-    "GRAPH",
     "TYPES",
     "Performer",
     "Question",
