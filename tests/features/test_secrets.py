@@ -72,7 +72,7 @@ async def all_of(service: Service, run_id: str) -> list[Any]:
         await service.next_step(run_id),
         await service.state(run_id),
         await service.state(run_id, paths=["blocks", "inputs", "outputs"]),
-        [step async for step in service.inspector.watch(run_id)],
+        [step async for step in service.progress(run_id).steps()],
         await service.recent(),
     ]
 

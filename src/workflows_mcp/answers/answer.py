@@ -287,8 +287,8 @@ def answer_about(
 
     `at_work` includes tasks that sub-agents are working on, for an agent that has lost its action.
     """
-    actions = actions_of(view, registry, at_work=at_work)
     scope, task, ended = view.scope, view.task, view.has_ended
+    actions = [] if ended else actions_of(view, registry, at_work=at_work)
     skipped = task is not None and ended and task.record.status == "skipped"
     answer = Answer(
         workflow_id=view.target.id,

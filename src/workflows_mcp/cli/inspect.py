@@ -30,7 +30,7 @@ from workflows_mcp.cli.terminal import (
     size_text,
 )
 from workflows_mcp.errors import RequestError
-from workflows_mcp.runs import ProgressTracker, Service
+from workflows_mcp.runs import Service
 from workflows_mcp.values import Value, to_json
 
 _SHOWN_CHARS = 100
@@ -74,7 +74,7 @@ async def _follow(service: Service, run_id: str) -> None:
 
     showing = asyncio.create_task(lines())
     try:
-        async for step in service.inspector.watch(run_id, ProgressTracker()):
+        async for step in service.progress(run_id).steps():
             progress.show(step)
     finally:
         showing.cancel()

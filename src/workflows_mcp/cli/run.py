@@ -95,13 +95,20 @@ def resume_command(options: argparse.Namespace) -> int:
             checkpoint = await resolve_run(service, checkpoint)
         else:
             info = await service.checkpoint_info(checkpoint)
-            session.watch = await service.inspector.tracker_at_end(info["workflow_id"])
+            session.tracker = await _tracker_at_end(service, info["workflow_id"])
             if value is None and info["type"] == "pause":
                 value = await _read_response(session.terminal, info["prompt"])
         response = LEFT_OUT if value is None else value
         await session.start(_resumed(service, checkpoint, response), origin=checkpoint)
 
     return follow_run(options, begin)
+
+
+async def _tracker_at_end(service: Service, run_id: str) -> ProgressTracker:
+    """Return a tracker that reports only what happens from now on."""
+    tracker = service.progress(run_id)
+    await tracker.skip()
+    return tracker
 
 
 async def _resumed(service: Service, checkpoint: str, response: Value) -> dict[str, Any]:
@@ -129,7 +136,7 @@ def answer_command(options: argparse.Namespace) -> int:
         if await service.is_parked(session.run_id):
             await service.resume_run(session.run_id, wait_seconds=0)
         current = await shown(service.status(session.run_id, alone=True))
-        session.watch = await service.inspector.tracker_at_end(session.run_id)
+        session.tracker = await _tracker_at_end(service, session.run_id)
         value = options.value
         if options.fail is not None:
             value = {"is_error": True, "error": options.fail}
@@ -244,7 +251,7 @@ class Session:
     def __init__(self, options: argparse.Namespace) -> None:
         self.run_id = ""
         self.terminal = err()
-        self.watch = ProgressTracker()
+        self.tracker: ProgressTracker | None = None
         """The progress that was shown before, or need not be shown."""
         self.started_here = True
         """Whether this command started the run: then Ctrl-C parks it."""
@@ -291,7 +298,7 @@ class Session:
         self.run_id = _run_in(started)
         if "forked_from" in started:
             self._forked = {"forked_from": started["forked_from"]}
-            self.watch = await self._service.inspector.tracker_at_end(self.run_id)
+            self.tracker = await _tracker_at_end(self._service, self.run_id)
             if not self._quiet:
                 forked_from = origin or started["forked_from"]
                 self.terminal.line(f"{self.run_id} is a new run, forked from {forked_from}")
@@ -334,8 +341,9 @@ class Session:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _show_progress(self, until: Callable[[Any], bool] | None = None) -> None:
+        self.tracker = self.tracker or self._service.progress(self.run_id)
         try:
-            async for step in self._service.inspector.watch(self.run_id, self.watch, until=until):
+            async for step in self.tracker.steps(until):
                 self._progress.show(step)
         finally:
             self._progress.flush()

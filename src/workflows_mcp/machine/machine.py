@@ -110,6 +110,7 @@ _decode_state = decoder(RunState)
 class Machine(Core):
     def __init__(self, bundle: Bundle, snapshot: bytes | RunState | None = None) -> None:
         super().__init__(bundle)
+        self._programs: dict[str, Program] = {}
         self.on_state_opened: Callable[[ReactiveState], None] | None = None
         """Called with every state of a reactive workflow that is opened; for tracing."""
         if snapshot is not None:
@@ -227,7 +228,10 @@ class Machine(Core):
         return list({id(it): it for it in found}.values())
 
     def program_named(self, workflow: str) -> Program:
-        return program_of(self.plans[workflow])
+        program = self._programs.get(workflow)
+        if program is None or program.plan is not self.plans[workflow]:
+            program = self._programs[workflow] = program_of(self.plans[workflow])
+        return program
 
     @property
     def open_item_scopes(self) -> list[OpenItems]:

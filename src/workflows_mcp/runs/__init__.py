@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 from workflows_mcp.lazy import exports
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.inspection import has_stopped
-    from workflows_mcp.runs.progress import Progress, ProgressReport, ProgressTracker, reporting_progress
+    from workflows_mcp.runs.progress import (
+        Progress,
+        ProgressReport,
+        ProgressTracker,
+        has_stopped,
+        reporting_progress,
+    )
     from workflows_mcp.runs.service import Line, Service, WorkflowSummary, read_yaml
     from workflows_mcp.runs.startup import descriptor_limit, raise_descriptor_limit, startup_checks
     from workflows_mcp.runs.submissions import StepFailure
@@ -35,8 +40,7 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
-        "inspection": "has_stopped",
-        "progress": "Progress ProgressReport ProgressTracker reporting_progress",
+        "progress": "Progress ProgressReport ProgressTracker has_stopped reporting_progress",
         "service": "Line Service WorkflowSummary read_yaml",
         "startup": "descriptor_limit raise_descriptor_limit startup_checks",
         "submissions": "StepFailure",

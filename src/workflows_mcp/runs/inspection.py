@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from workflows_mcp.answers import (
@@ -38,10 +38,9 @@ from workflows_mcp.engines import Engine, RunSummary
 from workflows_mcp.errors import ExpressionError, InvalidInputs, RequestError, WorkflowsError
 from workflows_mcp.library import Catalog, Entry
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, RunState, iso, transform_of
+from workflows_mcp.machine import iso, transform_of
 from workflows_mcp.plan import LANGUAGES, Bundle, Computed, check_inputs
 from workflows_mcp.runs.agent_protocol import AgentProtocol
-from workflows_mcp.runs.progress import Progress, ProgressTracker
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
@@ -167,61 +166,10 @@ class Inspector:
         state = (await self._engine.view(run_of(run_id))).state
         return iso(state.started_at) or "", iso(state.changed_at) or ""
 
-    async def tracker_at_end(self, run_id: str) -> ProgressTracker:
-        """Return a tracker that has seen everything so far."""
-        tracker = ProgressTracker()
-        tracker.look(await self._engine.view(run_id))
-        for _ in tracker.news():
-            pass
-        return tracker
-
-    async def watch(
-        self,
-        run_id: str,
-        tracker: ProgressTracker | None = None,
-        *,
-        until: Callable[[RunState], bool] | None = None,
-    ) -> AsyncIterator[Progress]:
-        """Yield every step as it starts and as it ends.
-
-        Stops when `until` holds: by default, when the run has ended or needs an answer. Steps that `tracker`
-        has seen are left out.
-        """
-        tracker, is_over = tracker or ProgressTracker(), until or needs_attention
-        while True:
-            before = tracker.position
-            machine = await self._engine.wait(run_id, _moved_beyond(before, is_over), 1.0)
-            over = is_over(machine.state)
-            events: list[Event] = []
-            if tracker.look(machine):
-                _, events = await self._engine.journal(run_id, before)
-            for step in tracker.news(events[: tracker.position - before]):
-                yield step
-            if over:
-                return
-
 
 def _check_slice(offset: int, limit: int | None) -> None:
     if offset < 0 or (limit is not None and limit < 1):
         raise RequestError("offset must be 0 or more, and limit 1 or more")
-
-
-def needs_attention(state: RunState) -> bool:
-    """Whether the run has ended, is parked, or asks its agent something."""
-    return has_stopped(state) or asks(state)
-
-
-def asks(state: RunState) -> bool:
-    return any(frame.kind == "agent" for frame in state.frames.values())
-
-
-def has_stopped(state: RunState) -> bool:
-    """Whether the run has ended, or is parked."""
-    return state.status != "running" or state.parked is not None
-
-
-def _moved_beyond(position: int, is_over: Callable[[RunState], bool]) -> Callable[[RunState], bool]:
-    return lambda state: state.events > position or is_over(state)
 
 
 # Debugging

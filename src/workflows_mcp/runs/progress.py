@@ -1,8 +1,8 @@
 """Progress of a run: steps as they start and end, and reports to a client that waits.
 
-    tracker = ProgressTracker()
-    tracker.look(machine)             # read the state
-    tracker.news(events)              # yield what has changed since the last look
+    tracker = ProgressTracker(engine, run_id)
+    async for step in tracker.steps():
+        print(step.address, step.status)    # completes when the run has ended or needs an answer
 
     with reporting_progress(report):
         answer = await service.start(workflow="deploy")     # `report` is called while the run continues
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -45,6 +45,9 @@ _TRIES = re.compile(r"(?:r(\d+)\.)?\d+(?:\.|$)")
 
 _ROUND = re.compile(r"@\d+(?=/|$)")
 
+_CHECK_SECONDS = 1.0
+"""The longest wait for a change; then the run is read again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -70,14 +73,40 @@ class _Seen:
 class ProgressTracker:
     """Remembers which steps of a run have been reported."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine, run_id: str) -> None:
+        self._engine = engine
+        self._run_id = run_id
         self.position = 0
         """The number of events that it has seen."""
         self._seen: dict[str, _Seen] = {}
         self._now: dict[str, Progress] = {}
         self._since: dict[str, float | None] = {}
 
-    def look(self, machine: Machine) -> bool:
+    async def steps(self, until: Callable[[RunState], bool] | None = None) -> AsyncIterator[Progress]:
+        """Yield every step as it starts and as it ends, unless it was reported before.
+
+        Stops when `until` holds: by default, when the run has ended or needs an answer.
+        """
+        is_over = until or needs_attention
+        while True:
+            before = self.position
+            machine = await self._engine.wait(self._run_id, _beyond(before, is_over), _CHECK_SECONDS)
+            over = is_over(machine.state)
+            events: list[Event] = []
+            if self._look(machine):
+                _, events = await self._engine.journal(self._run_id, before)
+            for step in self._news(events[: self.position - before]):
+                yield step
+            if over:
+                return
+
+    async def skip(self) -> None:
+        """Count everything that has happened so far as reported."""
+        self._look(await self._engine.view(self._run_id))
+        for _ in self._news():
+            pass
+
+    def _look(self, machine: Machine) -> bool:
         """Read the current state of the run; return whether earlier rounds may have ended since."""
         self.position = machine.state.events
         self._now, self._since = {}, {}
@@ -91,7 +120,7 @@ class ProgressTracker:
             )
         return any("@" in address for address in self._now)
 
-    def news(self, events: Sequence[Event] = ()) -> Iterator[Progress]:
+    def _news(self, events: Sequence[Event] = ()) -> Iterator[Progress]:
         """Yield what has changed since the last call; `events` are the events since then."""
         ends = {self._ended_by(event): event for event in events if isinstance(event, StepEnd)}
         for address, event in ends.items():
@@ -125,6 +154,20 @@ class ProgressTracker:
     def _reported(self, step: Progress) -> Progress:
         self._seen[step.address] = _Seen(step.status, self._since.get(step.address), step.order)
         return step
+
+
+def needs_attention(state: RunState) -> bool:
+    """Whether the run has ended, is parked, or asks its agent something."""
+    return has_stopped(state) or asks(state)
+
+
+def asks(state: RunState) -> bool:
+    return any(frame.kind == "agent" for frame in state.frames.values())
+
+
+def has_stopped(state: RunState) -> bool:
+    """Whether the run has ended, or is parked."""
+    return state.status != "running" or state.parked is not None
 
 
 def _steps(

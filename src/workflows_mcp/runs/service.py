@@ -60,8 +60,8 @@ from workflows_mcp.runs.inspection import (
     Debugger,
     Inspector,
     RunList,
-    asks,
 )
+from workflows_mcp.runs.progress import ProgressTracker, asks
 from workflows_mcp.runs.redo import CheckpointResume, ConversationResume, Reruns, unpark
 from workflows_mcp.runs.user_questions import Elicitation
 from workflows_mcp.settings import Settings
@@ -216,6 +216,10 @@ class Service:
         return schema_part(self._registry, dialect, step_type)
 
     # Runs, and tasks of runs, which have ids of their own
+
+    def progress(self, run_id: str) -> ProgressTracker:
+        """Return a tracker of the steps of a run; it has reported none yet."""
+        return ProgressTracker(self._engine, run_id)
 
     async def start(
         self,
