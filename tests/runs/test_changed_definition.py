@@ -269,3 +269,19 @@ def test_a_changed_step_that_has_run_is_run_again_by_a_fork(place: Place) -> Non
         assert (done["status"], place.said) == ("completed", ["build", "test", "again"])
 
     place.serve(work)
+
+
+def test_a_definition_for_a_run_that_was_continued_already_is_used_or_refused(place: Place) -> None:
+    async def work(service: Service) -> None:
+        run_id = await failed(service, GRAPH)
+        made = (await service.retry(run_id, text=FIXED))["workflow_id"]
+        moved = FIXED.replace("blocks:", "# where things are does not matter\nblocks:")
+        assert (await service.retry(run_id, text=moved))["workflow_id"] == made
+        assert (await service.retry(run_id))["workflow_id"] == made
+        with pytest.raises(RequestError, match=f"continued before, as {made}, with another") as refused:
+            await service.retry(run_id, text=FIXED.replace('content: "v', 'content: "version '))
+        assert refused.value.code == "continued_before"
+        assert made in refused.value.hint
+        assert place.said == ["build", "test"]
+
+    place.serve(work)

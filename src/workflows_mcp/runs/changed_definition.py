@@ -80,6 +80,11 @@ def reopened_with(old: Bundle, new: Bundle, events: Sequence[Event], steps: Sequ
     return event
 
 
+def same_definition(one: Bundle, other: Bundle) -> bool:
+    """Whether both mean the same, wherever it is in their files."""
+    return one.main == other.main and _meaning(one.plans) == _meaning(other.plans)
+
+
 def _refused(differences: list[str]) -> RequestError:
     more = f"; and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
     return RequestError(

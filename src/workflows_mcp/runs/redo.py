@@ -71,7 +71,7 @@ from workflows_mcp.machine import (
     value_at,
 )
 from workflows_mcp.plan import Bundle, Plan
-from workflows_mcp.runs.changed_definition import reopened_with
+from workflows_mcp.runs.changed_definition import reopened_with, same_definition
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import LEFT_OUT, did_you_mean, to_json
@@ -119,6 +119,8 @@ class Reruns:
                 fork = await asyncio.to_thread(_for_another_try, run_id, bundle, events, new)
                 return await self._engine.fork(run_id, *fork, bundle=new, request_id=request), False
             if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
+                if new is not None and not same_definition((await self._engine.journal(made))[0], new):
+                    raise _continued_otherwise(run_id, made)
                 return made, True
             run_id = made
 
@@ -138,6 +140,14 @@ def _can_retry(run_id: str, bundle: Bundle, events: Sequence[Event]) -> bool:
     except RequestError:
         return False
     return True
+
+
+def _continued_otherwise(run_id: str, made: str) -> RequestError:
+    return RequestError(
+        f"the run {run_id} was continued before, as {made}, with another definition: this one was not used",
+        hint=f"to run steps again with this definition, fork {made} from the first step that it changes",
+        code="continued_before",
+    )
 
 
 def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event], new: Bundle | None = None) -> Fork:
