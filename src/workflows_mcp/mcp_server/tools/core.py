@@ -346,9 +346,7 @@ async def control_workflow(
     ],
     step_id: Annotated[str | None, Field(description="Where to fork")] = None,
     keep: Annotated[bool, Field(description="fork: an open old run stays open")] = False,
-    definition: Annotated[
-        str | None, Field(description="retry, fork: the fixed workflow: its name, or YAML")
-    ] = None,
+    definition: Annotated[str | None, Field(description="The fixed workflow: name or YAML")] = None,
     reason: Annotated[str, Field(description="Of a cancel")] = "",
     wait_seconds: Wait = 30,
 ) -> Annotated[Content, ControlAnswer]:
