@@ -12,7 +12,7 @@ The dialect decides whether an input without `required` must be given.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -159,22 +159,13 @@ def _read_item_type(reader: Reader, given: Value, path: Path, uses: list[Use]) -
     return _read_type(given, path, reader, "type of items")
 
 
-def _rule(
-    what: str,
-    schema: Schema,
-    wanted: str,
-    example: str,
-    show: Callable[[Value], str] = kind_and_value,
-) -> Kind:
-    return literal(what, schema, wanted, example, code="wrong_value", show=show)
-
-
+_rule = partial(literal, code="wrong_value")
 _length = _rule("number", {"type": "integer", "minimum": 0}, "a whole number, 0 or more", "e.g. 3")
 _bound = _rule("number", {"type": "number"}, "a number", "e.g. 10")
 _texts: Schema = {"type": "array", "items": {"type": "string"}}
 _values: Schema = {"type": "array", "minItems": 1}
-_allowed = _rule("list", _values, "a list of the allowed values", "e.g. enum: [a, b]", shown)
-_names = _rule("list", _texts, "a list of names", "e.g. required_keys: [host, port]", shown)
+_allowed = _rule("list", _values, "a list of the allowed values", "e.g. enum: [a, b]", show=shown)
+_names = _rule("list", _texts, "a list of names", "e.g. required_keys: [host, port]", show=shown)
 _inside = _rule(
     "mapping", {"type": "object"}, "a mapping of keys", "e.g. properties: {port: {type: integer}}"
 )
