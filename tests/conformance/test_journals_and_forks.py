@@ -11,7 +11,7 @@ import pytest
 
 from support.engines import World, asks, ended, status_of
 from support.plans import Call, Do, block, bundle, plan
-from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.base import ChangedDefinition, Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
 from workflows_mcp.machine.events import Answered, CancelRequested, Started
@@ -176,7 +176,7 @@ def test_a_fork_can_have_another_definition_and_complete_with_it_at_once(on_engi
         _, events = await engine.journal(old)
         for other, outputs, said in ((fixed, {"said": "a"}, ["a"]), (longer, {}, ["a", "a b"])):
             then = [Reopening(bundle(other), events, []).event()]
-            new = await engine.fork(old, len(events), then, bundle=bundle(other))
+            new = await engine.fork(old, len(events), then, changed=ChangedDefinition(bundle(other), events))
             state = (await engine.wait(new, ended, 10)).state
             assert (state.status, state.outputs, world.note.lines) == ("completed", outputs, said)
             assert (await engine.journal(new))[0] == bundle(other)

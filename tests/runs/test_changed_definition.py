@@ -285,3 +285,60 @@ def test_a_definition_for_a_run_that_was_continued_already_is_used_or_refused(pl
         assert place.said == ["build", "test"]
 
     place.serve(work)
+
+
+INPUTS = """
+name: adds
+inputs: {n: {type: any, default: "7"}}
+blocks:
+  - {id: first, type: Shell, inputs: {command: 'echo first >> log'}}
+  - {id: second, type: Shell, depends_on: [first], inputs: {command: 'echo ${inputs.n} >> log; test -e fixed'}}
+outputs: {n: "${inputs.n}"}
+"""
+
+
+def test_a_run_with_a_changed_definition_is_retried_with_its_new_inputs(place: Place) -> None:
+    async def work(service: Service) -> None:
+        run_id = await failed(service, INPUTS)
+        changed = INPUTS.replace('n: {type: any, default: "7"}', "n: {type: integer}, more: {default: 5}")
+        changed = changed.replace("echo ${inputs.n} >>", "echo ${inputs.n} ${inputs.more} >>")
+        again = await service.retry(run_id, text=changed)
+        assert again["status"] == "failed"
+        (place.workspace / "fixed").touch()
+        done = await service.retry(again["workflow_id"])
+        assert (done["status"], done["outputs"]) == ("completed", {"n": 7})
+        forked = await service.fork(done["workflow_id"], "second")
+        assert (forked["status"], forked["outputs"]) == ("completed", {"n": 7})
+        assert place.said == ["first", *("7", *("7", "5") * 3)]
+
+    place.serve(work)
+
+
+ROUNDS = """
+name: rounds
+initial_state: {word: one, n: 0}
+steps:
+  - {id: say, type: shell, run_on: server, needs_state: [word], command: 'echo {{ state.word }} >> log'}
+  - {id: next, type: set_state, needs_state: [n], updates: {word: two, n: "{{ state.n + 1 }}"}}
+  - id: more
+    type: condition
+    needs_state: [n]
+    if: "{{ state.n < 2 }}"
+    then: [{id: back, type: goto, target: say, max_iterations: 3}]
+  - {id: last, type: shell, run_on: server, needs_state: [], command: 'exit 3'}
+"""
+
+
+def test_an_earlier_round_that_would_go_otherwise_is_refused(place: Place) -> None:
+    async def work(service: Service) -> None:
+        run_id = await failed(service, ROUNDS)
+        fixed = ROUNDS.replace("exit 3", "echo done >> log")
+        with pytest.raises(
+            RequestError, match="'say' has run, and its input 'command' would differ"
+        ) as refused:
+            await service.retry(run_id, text=fixed.replace("word: one", "word: other"))
+        assert refused.value.code == "definition_changed"
+        assert (await service.retry(run_id, text=fixed))["status"] == "completed"
+        assert place.said == ["one", "two", "done"]
+
+    place.serve(work)

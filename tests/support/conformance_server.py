@@ -19,9 +19,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.prompts.base import UserMessage
 from mcp.shared.exceptions import MCPError
 
-from support.rendered import Service
 from workflows_mcp.mcp_server.http import run_http
 from workflows_mcp.mcp_server.server import WorkflowsServer, build_server, log_to_stderr
+from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.http import Address
 from workflows_mcp.settings.model import load_settings
 

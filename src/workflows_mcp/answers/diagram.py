@@ -180,7 +180,7 @@ def _ways_on(node: Node, index: int, end: int) -> Iterator[Way]:
             yield index + 1, "each item"
             yield otherwise, "then"
         case Jump(target=target, most=most):
-            yield target, f"at most {most} times"
+            yield target, f"at most {most.source} times"
             yield usual, "then"
             return
         case Leave(target=target):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from workflows_mcp.lazy import exports
 
 if TYPE_CHECKING:
-    from workflows_mcp.engines.base import Engine, RunSummary
+    from workflows_mcp.engines.base import ChangedDefinition, Engine, RunSummary
     from workflows_mcp.engines.clock import SystemClock
     from workflows_mcp.engines.executor import Executor
     from workflows_mcp.engines.live_output import Line, LiveOutput
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from workflows_mcp.engines.sqlite.store import check_store
 
 __all__ = [
+    "ChangedDefinition",
     "Engine",
     "Executor",
     "Line",
@@ -32,7 +33,7 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
-        "base": "Engine RunSummary",
+        "base": "ChangedDefinition Engine RunSummary",
         "selection": "engine_of",
         "clock": "SystemClock",
         "executor": "Executor",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import Limits
@@ -24,6 +24,13 @@ MakeEvent = Callable[[Machine, float], Event]
 
 FindBundle = Callable[[str, str], Bundle]
 """Finds a workflow by name, as seen from a file, with the workflows that it calls; raises WorkflowsError."""
+
+
+class ChangedDefinition(NamedTuple):
+    """Another definition of a run, and the events of the run as they are with it."""
+
+    bundle: Bundle
+    events: Sequence[Event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +118,14 @@ class Engine(Protocol):
         position: int,
         then: Sequence[Event] = (),
         *,
-        bundle: Bundle | None = None,
+        changed: ChangedDefinition | None = None,
         request_id: str | None = None,
     ) -> str:
         """Create a run from the first `position` events of another one, and return its id.
 
-        The events `then` follow them. With a `bundle`, the new run is pinned to that one. A known request_id
-        returns the fork that it created. The fork continues like a run that was recovered after a crash; the
-        other run does not change. Raises RequestError if there is no such position, or if the run had ended
+        The events `then` follow them. The new run can have a changed definition. A known request_id returns
+        the fork that it created. The fork continues like a run that was recovered after a crash; the other
+        run does not change. Raises RequestError if there is no such position, or if the run had ended
         there."""
 
     async def run_of_request(self, request_id: str) -> str | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from workflows_mcp.engines.base import ChangedDefinition
 from workflows_mcp.engines.values import Batch, LargeValues, encode, join_events
 from workflows_mcp.errors import RequestError
 from workflows_mcp.machine import Event, Forked, Machine, Started, replayed
@@ -44,8 +45,11 @@ class Fork:
     """The new run after these events."""
 
 
-def request_digest(run_id: str, position: int, then: Sequence[Event], bundle: Bundle | None) -> str:
+def request_digest(
+    run_id: str, position: int, then: Sequence[Event], changed: ChangedDefinition | None
+) -> str:
     """A text that is the same for two requests for the same fork."""
+    bundle = changed.bundle if changed is not None else None
     digest = hashlib.blake2b(encode([list(then), bundle]), digest_size=12).hexdigest()
     return f"{run_id}@{position}" + (f"-{digest}" if then else "")
 
@@ -53,7 +57,7 @@ def request_digest(run_id: str, position: int, then: Sequence[Event], bundle: Bu
 def fork_of(
     run_id: str,
     bundle: Bundle,
-    events: list[Event],
+    events: Sequence[Event],
     position: int,
     now: float,
     new_id: str | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
+from workflows_mcp.engines.base import ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
@@ -148,16 +148,14 @@ class MemoryEngine:
         position: int,
         then: Sequence[Event] = (),
         *,
-        bundle: Bundle | None = None,
+        changed: ChangedDefinition | None = None,
         request_id: str | None = None,
     ) -> str:
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id]
-        pinned, events = await self.journal(run_id)
+        bundle, events = changed or await self.journal(run_id)
         scratch = self._executor.scratch
-        fork = fork_of(
-            run_id, bundle or pinned, events, position, self._clock.now(), then=then, scratch=scratch
-        )
+        fork = fork_of(run_id, bundle, events, position, self._clock.now(), then=then, scratch=scratch)
         if request_id is not None:
             self._requests[request_id] = fork.run_id
         await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from copy import copy
 
 from msgspec.structs import replace
 
@@ -85,6 +86,8 @@ class Reopening:
         """The addresses of the steps that were under way, at least once."""
         self.reached_by: dict[str, Event] = {}
         """By address: the event with which the run reached a step."""
+        self.ends: dict[int, tuple[str, Record]] = {}
+        """By number of an event that ended a step: the address of the step, and a copy of its record then."""
         self._left_out: set[int] = set()
         """The numbers of the events that would end a skipped step from outside."""
         while (machine := self._without_steps()) is None:
@@ -102,6 +105,7 @@ class Reopening:
     def _without_steps(self) -> _Skipping | None:
         """Apply the events without the steps; None if one more event must be left out."""
         bundle = self.final.bundle
+        self.ends = {}
         original, machine = Machine(bundle), _Skipping(bundle, self.final)
         later = [event for event in self._events if isinstance(event, Reopened)]
         machine.keys = self._keys.union(*(it.steps for it in later))
@@ -122,8 +126,11 @@ class Reopening:
                 if before is not None:
                     machine.apply(before)
                     machine.state.events = number - 1
+                record = record_at(machine.state, event.address) if event.ends_step else None
                 takes_no_slot = isinstance(event, Forked) and bool(machine.skipped)
                 machine.apply(replace(event, over_limit=True) if takes_no_slot else event)
+                if record is not None:  # by now, the step may be in its next round
+                    self.ends[number] = event.address, copy(record)
             if machine.has_lost_one():
                 self._left_out.add(number)
                 return None

@@ -1,7 +1,7 @@
 """Continues a run with a changed definition: every step that keeps its result must be unchanged.
 
-    event = reopened_with(old, new, events, ["deploy"])
-    await engine.fork(run_id, len(events), [event], bundle=new)
+    event, changed = reopened_with(old, new, events, ["deploy"])
+    await engine.fork(run_id, len(events), [event], changed=changed)
 
 A step is unchanged if its definition is, and if it has the same inputs and the same result when the events
 of the run are applied to the new definition.
@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from workflows_mcp.dialects import locate, read_document
+from workflows_mcp.engines import ChangedDefinition
 from workflows_mcp.errors import DefinitionError, RequestError
 from workflows_mcp.machine import (
     TERMINAL,
@@ -53,8 +54,10 @@ class _Kept(NamedTuple):
     record: Record
 
 
-def reopened_with(old: Bundle, new: Bundle, events: Sequence[Event], steps: Sequence[str]) -> Reopened:
-    """Return the event with which a run continues with another definition, and reopens steps.
+def reopened_with(
+    old: Bundle, new: Bundle, events: Sequence[Event], steps: Sequence[str]
+) -> tuple[Reopened, ChangedDefinition]:
+    """Return the event with which a run continues with another definition, and the run as it is with it.
 
     Raises RequestError if a step that would keep its result differs, and if the run would fail again."""
     if new.main != old.main:
@@ -67,6 +70,7 @@ def reopened_with(old: Bundle, new: Bundle, events: Sequence[Event], steps: Sequ
     machine = replayed(new, [*adapted, event])
     once = {(it.scope.workflow, it.name): it for it in reversed(kept)}.values()
     differences = [text for it in reversed(once) for text in _differences(before.final, after.final, it)]
+    differences = differences or list(_other_rounds(before, after, steps))
     differences = differences or [text for it in kept if (text := _other_result(machine, it))]
     if differences:
         raise _refused(differences)
@@ -77,7 +81,7 @@ def reopened_with(old: Bundle, new: Bundle, events: Sequence[Event], steps: Sequ
             hint=fault.hint or "fix the definition, and try again",
             code="nothing_to_retry",
         )
-    return event
+    return event, ChangedDefinition(new, adapted)
 
 
 def same_definition(one: Bundle, other: Bundle) -> bool:
@@ -198,16 +202,29 @@ def _line(machine: Machine, workflow: str, path: Path) -> str:
     return f" ({place.file}:{place.line})" if place is not None else ""
 
 
+def _other_rounds(before: Reopening, after: Reopening, steps: Sequence[str]) -> Iterator[str]:
+    """Yield how earlier rounds of steps in loops would have gone otherwise; of the reopened ones, any may."""
+    reopened = tuple(f"{step}/" for step in steps)
+    for number, (address, record) in before.ends.items():
+        if not f"{address}/".startswith(reopened):
+            then = after.ends.get(number)
+            if text := _how_it_differs(address, record, then[1] if then is not None else None):
+                yield text
+
+
 def _other_result(machine: Machine, kept: _Kept) -> str:
     """Return how the new definition would come to another result of a step; empty if it does not."""
-    before, after = kept.record, record_at(machine.state, kept.address)
+    return _how_it_differs(kept.address, kept.record, record_at(machine.state, kept.address))
+
+
+def _how_it_differs(address: str, before: Record, after: Record | None) -> str:
     if after is None or (before.status in TERMINAL and after.status not in TERMINAL):
-        return f"'{kept.address}' has run, and would not be reached after the steps before it"
+        return f"'{address}' has run, and would not be reached after the steps before it"
     if before.status in TERMINAL and (before.status, before.outcome) != (after.status, after.outcome):
-        return f"'{kept.address}' has {before.status}, and would have {after.status}"
+        return f"'{address}' has {before.status}, and would have {after.status}"
     for what, was, now in (("input", before.inputs, after.inputs), ("output", before.outputs, after.outputs)):
         for name in {**was, **now}:
             if was.get(name) != now.get(name):
                 values = f"{shown(was.get(name))} → {shown(now.get(name))}"
-                return f"'{kept.address}' has run, and its {what} '{name}' would differ: {values}"
+                return f"'{address}' has run, and its {what} '{name}' would differ: {values}"
     return ""

@@ -55,7 +55,7 @@ from workflows_mcp.answers import (
     target_of,
     whole_run,
 )
-from workflows_mcp.engines import Engine
+from workflows_mcp.engines import ChangedDefinition, Engine
 from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
 from workflows_mcp.machine import (
     Event,
@@ -78,8 +78,8 @@ from workflows_mcp.values import LEFT_OUT, did_you_mean, to_json
 
 Submit = Callable[[str, Any, str], Awaitable[None]]
 """Answers the question of a run at an address."""
-Fork = tuple[int, Sequence[Event]]
-"""At which position to fork a run, and the events that follow."""
+Fork = tuple[int, Sequence[Event], ChangedDefinition | None]
+"""At which position to fork a run, the events that follow, and its changed definition."""
 _NAMED = 12
 _REMEMBERED = 256
 
@@ -116,8 +116,9 @@ class Reruns:
             request = retry_request(run_id, len(events))
             made = await continued_as(self._engine, run_id, len(events))
             if made is None:
-                fork = await asyncio.to_thread(_for_another_try, run_id, bundle, events, new)
-                return await self._engine.fork(run_id, *fork, bundle=new, request_id=request), False
+                at, then, changed = await asyncio.to_thread(_for_another_try, run_id, bundle, events, new)
+                made = await self._engine.fork(run_id, at, then, changed=changed, request_id=request)
+                return made, False
             if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
                 if new is not None and not same_definition((await self._engine.journal(made))[0], new):
                     raise _continued_otherwise(run_id, made)
@@ -130,8 +131,8 @@ class Reruns:
         """Make a new run that re-runs a step; the same `request_id` gives the same run."""
         run_id = run_of(workflow_id)
         bundle, events = await self._engine.journal(run_id)
-        fork = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events, new)
-        return await self._engine.fork(run_id, *fork, bundle=new, request_id=request_id)
+        at, then, changed = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events, new)
+        return await self._engine.fork(run_id, at, then, changed=changed, request_id=request_id)
 
 
 def _can_retry(run_id: str, bundle: Bundle, events: Sequence[Event]) -> bool:
@@ -155,7 +156,7 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event], new: 
     status, fault = machine.state.status, machine.state.fault
     if status == "cancelled":
         position = next(number for number, event in enumerate(events) if event.cancels)
-        return position, () if new is None else (reopened_with(bundle, new, events[:position], ()),)
+        return _continued(bundle, new, events[:position], ())
     if status != "failed" or fault is None:
         how = "is still running and has not failed" if status == "running" else "has completed"
         raise RequestError(
@@ -165,7 +166,7 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event], new: 
         )
     failed = failed_steps(machine)
     if new is not None:
-        return len(events), (reopened_with(bundle, new, events, failed),)
+        return _continued(bundle, new, events, failed)
     reopening = Reopening(bundle, events, failed)
     if not reopening.ran:
         raise RequestError(
@@ -175,7 +176,15 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event], new: 
             f"new run: {_forking(events)}",
             code="nothing_to_retry",
         )
-    return len(events), (reopening.event(),)
+    return len(events), (reopening.event(),), None
+
+
+def _continued(bundle: Bundle, new: Bundle | None, events: Sequence[Event], steps: Sequence[str]) -> Fork:
+    """Return the fork that continues after these events, with a changed definition if there is one."""
+    if new is None:
+        return len(events), (), None
+    event, changed = reopened_with(bundle, new, events, steps)
+    return len(events), (event,), changed
 
 
 def _from_step(
@@ -194,7 +203,7 @@ def _from_step(
         )
     _refuse_an_earlier_round(machine, step_id.strip(), address)
     if new is not None:
-        return len(events), (reopened_with(bundle, new, events, [address]),)
+        return _continued(bundle, new, events, [address])
     reopening = Reopening(bundle, events, [address])
     if not reopening.ran:
         raise RequestError(
@@ -202,7 +211,7 @@ def _from_step(
             hint=_forking(events),
             code="unknown_step",
         )
-    return len(events), (reopening.event(),)
+    return len(events), (reopening.event(),), None
 
 
 def _refuse_an_earlier_round(machine: Machine, step_id: str, address: str) -> None:

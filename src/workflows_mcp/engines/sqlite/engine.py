@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import apsw
 
-from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned
+from workflows_mcp.engines.base import ChangedDefinition, FindBundle, MakeEvent, Pruned
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
@@ -268,16 +268,17 @@ class SqliteEngine(StoredRuns):
         position: int,
         then: Sequence[Event] = (),
         *,
-        bundle: Bundle | None = None,
+        changed: ChangedDefinition | None = None,
         request_id: str | None = None,
     ) -> str:
-        digest = request_digest(run_id, position, then, bundle)
+        digest = request_digest(run_id, position, then, changed)
         request = runs.Request(request_id, digest) if request_id is not None else None
         if request is not None and (known := runs.started_by(self.store, request)) is not None:
             return known
         pinned, events, large = await self._journal(run_id)
+        bundle, copied = changed or (pinned, events)
         scratch, now = self._executor.scratch, self._clock.now()
-        fork = fork_of(run_id, bundle or pinned, events, position, now, then=then, scratch=scratch)
+        fork = fork_of(run_id, bundle, copied, position, now, then=then, scratch=scratch)
         making = asyncio.create_task(self._make_fork(fork, large, run_id, request))
         self._making_forks.add(making)
         making.add_done_callback(self._making_forks.discard)

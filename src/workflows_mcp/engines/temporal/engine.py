@@ -30,7 +30,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
+from workflows_mcp.engines.base import ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import fork_of, new_run_id, request_digest
 from workflows_mcp.engines.temporal import workflow
@@ -156,15 +156,14 @@ class TemporalEngine(NotesOfRuns):
         position: int,
         then: Sequence[Event] = (),
         *,
-        bundle: Bundle | None = None,
+        changed: ChangedDefinition | None = None,
         request_id: str | None = None,
     ) -> str:
         new_id = new_run_id() if request_id is None else self._run_id_for_request(request_id)
-        asked = "" if request_id is None else request_digest(run_id, position, then, bundle)
+        asked = "" if request_id is None else request_digest(run_id, position, then, changed)
         if request_id is not None and await self._was_started(new_id, asked):
             return new_id
-        pinned, events = await self.journal(run_id)
-        bundle = bundle or pinned
+        bundle, events = changed or await self.journal(run_id)
         scratch = self._executor.scratch
         fork = fork_of(run_id, bundle, events, position, self._now(), new_id, then, scratch)
         large = self._cache.large(new_id)
