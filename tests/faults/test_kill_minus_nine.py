@@ -163,7 +163,7 @@ def test_a_server_that_was_stopped_and_wakes_up_again_cannot_write_into_a_run_th
         # Stopped while it waits for its steps: after waking it must not start what follows from them.
         wait_for(lambda: {("start", "left"), ("start", "right")} <= {line[:2] for line in lines_of(log)})
         assert stalled.pid is not None
-        os.kill(stalled.pid, signal.SIGSTOP)
+        stop_between_commits(stalled.pid, tmp_path)
         try:
             wait_for(lambda: epoch_of_run(tmp_path) == 2)
             written = len(lines_of(log))
@@ -243,6 +243,27 @@ def wait_for(condition: Any, seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < until, "what was waited for did not happen"
         time.sleep(0.01)
+
+
+def stop_between_commits(pid: int, home: Path) -> None:
+    """Stop a process. Inside a transaction it would keep the file locked for everybody, until it wakes up."""
+    os.kill(pid, signal.SIGSTOP)
+    while is_locked(home):
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.01)
+        os.kill(pid, signal.SIGSTOP)
+
+
+def is_locked(home: Path) -> bool:
+    connection = apsw.Connection(str(home / "store" / "runs.db"))
+    connection.set_busy_timeout(1000)  # other processes write, too
+    try:
+        connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+    except apsw.BusyError:
+        return True
+    finally:
+        connection.close()
+    return False
 
 
 def query(home: Path, sql: str) -> list[Any]:
