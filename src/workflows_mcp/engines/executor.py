@@ -188,7 +188,7 @@ class StepRunner:
         self._executor = executor
         self._run_id = run_id
         self._world = world
-        self._tasks: dict[str, asyncio.Task[StepDone | StepFailed]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopped: dict[str, str] = {}
         """Steps that are being stopped, with the reason to report, if any."""
 
@@ -214,10 +214,10 @@ class StepRunner:
                 self._executor.live.end(self._run_id, output)
             report(self._without_secrets(self._failed(command, error)))
             return
-        task = asyncio.get_running_loop().create_task(self._event_of(command, outcome))
+        task = asyncio.get_running_loop().create_task(self._run(command, outcome, output, report))
         self._tasks[command.key] = task
         self._executor.begun()
-        task.add_done_callback(lambda it: self._ended(command.key, it, output, report))
+        task.add_done_callback(lambda _: self._ended(command.key, output))
 
     def stop(self, key: str, reason: str = "") -> bool:
         """Stop a step; with a reason, it is reported as failed. Returns False if it is not under way.
@@ -255,15 +255,19 @@ class StepRunner:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
 
-    def _ended(
-        self, key: str, task: asyncio.Task[StepDone | StepFailed], output: StepOutput, report: Report
-    ) -> None:
+    def _ended(self, key: str, output: StepOutput) -> None:
         self._executor.live.end(self._run_id, output)
         self._tasks.pop(key, None)
         self._stopped.pop(key, None)
         self._executor.ended()
-        if not task.cancelled():
-            report(task.result())
+
+    async def _run(
+        self, command: RunStep, running: Awaitable[StepResult], output: StepOutput, report: Report
+    ) -> None:
+        """Await a step and report it, in the same turn of the event loop."""
+        event = await self._event_of(command, running)
+        self._executor.live.end(self._run_id, output)
+        report(event)
 
     async def _event_of(self, command: RunStep, running: Awaitable[StepResult]) -> StepDone | StepFailed:
         """Await a step, and return how it ended; cancelled if it is stopped without a reason to report."""
