@@ -198,8 +198,8 @@ async def _read(service: Service, run_id: str, wait_seconds: float, _: str) -> C
 
 
 async def _started(service: Service, run_id: str, wait_seconds: float, style: str) -> Content:
-    state = await read_state(service, run_id)
-    return {"workflow_id": run_id, "state": state, **await _read(service, run_id, wait_seconds, style)}
+    step = await _read(service, run_id, wait_seconds, style)  # first: the state changes while it waits
+    return {"workflow_id": run_id, "state": await read_state(service, run_id), **step}
 
 
 async def _completed(service: Service, run_id: str, wait_seconds: float, style: str) -> Content:
