@@ -10,13 +10,13 @@ which step it is about (`address`, `of_step`), whether it ends that step (`ends_
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Self, TypeAlias
+from typing import ClassVar, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from workflows_mcp.machine.state import EndStatus, Fault, Outcome, RunState, address_of
-from workflows_mcp.plan import ChangeOperation, Plan
+from workflows_mcp.machine.state import EndStatus, Fault, Identity, Outcome, RunState, address_of
+from workflows_mcp.plan import REJECTED, ChangeOperation, Plan
 from workflows_mcp.values import Value
 
 
@@ -82,6 +82,9 @@ class Started(_OfRun, frozen=True, tag="started"):
     """The run that this one is a fork of, and how many events it has from there: `wf_1@7`."""
     seed: str = ""
     """The seed of random values, if it is not the id of the run."""
+    agents: dict[str, str] = {}
+    """The agents that a command of the settings performs, by name; `*` is every one."""
+    by: Identity | None = None
 
     never_refused: ClassVar[bool] = True
 
@@ -92,6 +95,9 @@ class StepDone(_OfAttempt, frozen=True, tag="done"):
     outputs: dict[str, Value]
     ok: bool = True
     message: str | None = None
+    tokens: int = 0
+    """The tokens that an agent used, if a command performed the step."""
+    by: Identity | None = None
 
     ends_step: ClassVar[bool] = True
 
@@ -136,6 +142,9 @@ class Answered(_OfAddress, frozen=True, tag="answered"):
     """The attempt that was answered: another attempt at the same address is another question."""
     token: str = ""
     """Identifies the result and its step, so that submitting the same one again is harmless."""
+    by: Identity | None = None
+    tokens: int = 0
+    """The tokens that the agent reports to have used."""
 
     of_step: ClassVar[bool] = True
     ends_step: ClassVar[bool] = True
@@ -144,6 +153,49 @@ class Answered(_OfAddress, frozen=True, tag="answered"):
     @property
     def ended_as(self) -> tuple[EndStatus, Outcome]:
         return "completed", "success" if self.ok else "failure"
+
+
+class Decided(_OfAddress, frozen=True, tag="decided"):
+    """A person decided at a gate."""
+
+    address: str
+    choice: str
+    by: Identity
+    comment: str = ""
+    attempt: str = ""
+
+    of_step: ClassVar[bool] = True
+    ends_step: ClassVar[bool] = True
+
+    @property
+    def ended_as(self) -> tuple[EndStatus, Outcome]:
+        return "completed", "failure" if self.choice == REJECTED else "success"
+
+
+RefusedWhat = Literal["gate", "step", "result", "tool", "stop", "command"]
+
+
+class Refused(_OfAddress, frozen=True, tag="refused"):
+    """An attempt to leave the process was refused; nothing changed.
+
+    `gate`: an agent tried to decide. `step`: an answer to a step that was not asked. `result`: a result that
+    does not fit its schema. `tool`: a tool that the step does not allow. `stop`: the agent tried to end its
+    turn. `command`: a command by which an agent could pass a gate."""
+
+    what: RefusedWhat
+    message: str
+    by: Identity | None = None
+    address: str = ""
+
+
+class BudgetRaised(_OfRun, frozen=True, tag="budget_raised"):
+    """A person allowed agents to do more: what waits for it starts."""
+
+    limits: dict[str, float]
+    """New limits, by name; empty: only what waits for a confirmation starts."""
+    by: Identity
+    owner: str = ""
+    """The address of the budget; empty: the run's own."""
 
 
 class TimerFired(_OfAttempt, frozen=True, tag="timer"):
@@ -192,6 +244,10 @@ class Reopened(_OfRun, frozen=True, tag="reopened"):
     """The keys of their first attempts."""
     state: RunState
     """The run as it would be if it had not entered these steps; see `reopening.py`."""
+    decision: Decided | None = None
+    """The decision of the person who sent the steps back."""
+    raised: dict[str, dict[str, float]] = {}
+    """New limits of budgets, by their addresses."""
 
     def map_outputs(self, change: Callable[[Value], Value]) -> Self:
         whole = msgspec.to_builtins(self.state)
@@ -257,6 +313,7 @@ class CancelRequested(_OfRun, frozen=True, tag="cancel"):
     reason: str = ""
     superseded_by: str = ""
     """The fork that continues in its place."""
+    by: Identity | None = None
 
     cancels: ClassVar[bool] = True
 
@@ -277,6 +334,9 @@ Event: TypeAlias = (
     | ExpressionStopped
     | Interrupted
     | StateUpdated
+    | Decided
+    | Refused
+    | BudgetRaised
     | Marked
     | ContextFull
     | Parked

@@ -36,7 +36,18 @@ failure. `rejected`: its result could not be written to the state."""
 FrameState: TypeAlias = FrameKind | Literal["stopping", "closed"]
 FrameEvent: TypeAlias = (
     FrameKind
-    | Literal["reported", "answered", "timed_out", "loaded", "ended", "interrupted", "stopped", "postponed"]
+    | Literal[
+        "reported",
+        "answered",
+        "decided",
+        "raised",
+        "timed_out",
+        "loaded",
+        "ended",
+        "interrupted",
+        "stopped",
+        "postponed",
+    ]
 )
 """A kind: opened as a frame of this kind. `ended`: everything inside has ended. `postponed`: started
 again later, because more items are under way than the limit allows."""
@@ -91,6 +102,21 @@ FRAME: Mapping[tuple[FrameState, FrameEvent], FrameState] = {
     ("agent", "timed_out"): "closed",
     ("agent", "stopped"): "closed",
     ("agent", "postponed"): "closed",
+    ("closed", "gate"): "gate",
+    ("gate", "decided"): "closed",
+    ("gate", "timed_out"): "closed",
+    ("gate", "stopped"): "closed",
+    ("gate", "postponed"): "closed",
+    ("closed", "verify"): "verify",
+    ("verify", "reported"): "closed",
+    ("verify", "interrupted"): "closed",
+    ("verify", "stopped"): "closed",
+    ("verify", "postponed"): "closed",
+    ("verify", "timed_out"): "stopping",
+    ("closed", "budget"): "budget",
+    ("budget", "raised"): "closed",
+    ("budget", "stopped"): "closed",
+    ("budget", "postponed"): "closed",
     ("closed", "call"): "call",
     ("call", "ended"): "closed",
     ("call", "stopped"): "closed",

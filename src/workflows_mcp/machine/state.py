@@ -65,7 +65,11 @@ EndStatus = Literal["completed", "failed", "skipped"]
 
 Outcome = Literal["success", "failure", "n/a"]
 
-FrameKind = Literal["step", "agent", "call", "plan", "each", "retry", "wait"]
+FrameKind = Literal["step", "agent", "gate", "verify", "budget", "call", "plan", "each", "retry", "wait"]
+"""What an operation waits for. `gate`: the decision of a person. `verify`: a command that checks a result.
+`budget`: agents have done as much as they may, until a person allows more."""
+
+Via = Literal["mcp", "form", "terminal", "token", "command", "page"]
 
 
 TERMINAL = frozenset({"completed", "failed", "skipped"})
@@ -81,6 +85,52 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     workflow: str = ""
     path: tuple[str | int, ...] = ()
     offset: int = 0
+
+
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who answered, and by which way."""
+
+    name: str
+    """A user, a named token, or a client."""
+    via: Via = "mcp"
+    client: str = ""
+    """The program, if it is known: claude-code."""
+    human: bool = False
+    """Whether a person answered."""
+
+    def __str__(self) -> str:
+        way = {"mcp": "by MCP", "form": "in a form", "terminal": "on the terminal", "token": "with a token"}
+        through = f" of {self.client}" if self.client and self.via in ("form", "mcp", "token") else ""
+        return f"{self.name} {way.get(self.via, f'by {self.via}')}{through}"
+
+
+class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The evidence of one check of a result."""
+
+    check: str
+    passed: bool
+    round: int = 1
+    """Which result it was: 1 is the first one."""
+    message: str = ""
+    """Why it failed, or what is worth knowing."""
+    seconds: float = 0.0
+    exit_code: int | None = None
+    changed: list[str] = []
+    """Files that the command changed, although it should only check."""
+
+
+class Submitted(msgspec.Struct, omit_defaults=True):
+    """A result that is being checked."""
+
+    outputs: dict[str, Value]
+    message: str | None = None
+    failures: list[str] = []
+    """What has to be fixed, as far as it is known."""
+    deadline: float | None = None
+    """When the time of the step ends."""
+    timeout: float | None = None
+    headless: bool = False
+    """A command performed the step, and not an agent that asks for its steps."""
 
 
 class Record(msgspec.Struct, omit_defaults=True):
@@ -104,6 +154,20 @@ class Record(msgspec.Struct, omit_defaults=True):
     """The agent has written the result to the state already."""
     replaced: dict[str, Value] = {}
     """The rendered templates of an agent step, by template."""
+    by: Identity | None = None
+    """Who answered it."""
+    tokens: int = 0
+    """The tokens that agents reported for it, with all its attempts."""
+    rejections: int = 0
+    """How many of its results were rejected by its checks, in this attempt."""
+    feedback: list[str] = []
+    """Why the last result was rejected: what has to be fixed."""
+    checks: list[Checked] = []
+    """The evidence: all checks of its results."""
+    submitted: Submitted | None = None
+    """The result that is being checked."""
+    confirmed: bool = False
+    """A person has allowed its fan-out."""
 
 
 class Loop(msgspec.Struct, omit_defaults=True):
@@ -197,6 +261,10 @@ class Frame(msgspec.Struct, omit_defaults=True):
     """For items that agents do: one of the agents has answered something."""
     parked: float = 0.0
     """For how many seconds of its time the run was parked."""
+    check: int = -1
+    """Which check of the step runs."""
+    budget: str = ""
+    """What is used up, and of which budget: `agent_steps`, or `agent_steps of review`."""
 
     def seconds(self, now: float) -> float:
         """How long it has been under way, without the time for which the run was parked."""
@@ -205,6 +273,16 @@ class Frame(msgspec.Struct, omit_defaults=True):
     def execution(self, address: str) -> Execution:
         """What identifies this execution of the step at `address`."""
         return Execution(address, self.attempt, self.event)
+
+
+class Spent(msgspec.Struct, omit_defaults=True):
+    """What agents have done in the scope of a budget, and what a person has allowed beyond it."""
+
+    agent_steps: int = 0
+    sub_agents: int = 0
+    tokens: int = 0
+    raised: dict[str, float] = {}
+    """The new limits."""
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
@@ -241,6 +319,14 @@ class RunState(msgspec.Struct, omit_defaults=True):
     """When the run was parked: nothing of it continues until it is resumed."""
     context_full: bool = False
     """It is parked because the context of its agent was nearly full, or the steps for that case run."""
+    by: Identity | None = None
+    """Who started it."""
+    agents: dict[str, str] = {}
+    """The agents that a command of the settings performs, by name; `*` is every one: {"@task": "claude"}."""
+    spent: dict[str, Spent] = {}
+    """By the address of the budget; empty: the run's own."""
+    refusals: int = 0
+    """How many attempts to leave the process were refused."""
     done: int = 0
     events: int = 0
     """How many events have been applied: the position of the run in its journal."""
@@ -258,7 +344,13 @@ class RunState(msgspec.Struct, omit_defaults=True):
     @property
     def waits_for_agents(self) -> bool:
         """Whether all that is under way is asked of agents, with or without a timeout."""
-        return all(frame.kind in ("agent", "call", "each") for frame in self.frames.values())
+        kinds = ("agent", "gate", "budget", "call", "each")
+        return all(frame.kind in kinds for frame in self.frames.values())
+
+    @property
+    def waits_for_people(self) -> bool:
+        """Whether something under way needs a decision that only a person can make."""
+        return any(frame.kind in ("gate", "budget") for frame in self.frames.values())
 
 
 def record_at(state: RunState, address: str) -> Record | None:

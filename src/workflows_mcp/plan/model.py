@@ -73,6 +73,11 @@ OnLimit = Literal["fail", "continue"]
 
 OnTimeout = Literal["fail", "continue"]
 
+OnReject = Literal["fail", "continue"]
+
+OnExceeded = Literal["ask", "fail", "stop"]
+
+
 ChangeOperation = Literal["set", "append", "increment", "merge"]
 
 ComputedOnError = Literal["null", "use_fallback", "propagate", "ignore"]
@@ -125,7 +130,8 @@ class Do(msgspec.Struct, frozen=True, tag="do", omit_defaults=True):
 
     step: str
     inputs: dict[str, Expr] = {}
-    by: Literal["server", "agent"] = "server"
+    by: Literal["server", "agent", "human"] = "server"
+    """Who performs it. A human step is a gate: no agent can answer it."""
     timeout: Expr | None = None
     """Seconds."""
     config: Expr | None = None
@@ -301,6 +307,40 @@ def kind_of_operation(do: Operation) -> str:
     return do.step if isinstance(do, Do) else _KINDS[type(do)]
 
 
+REJECTED = "reject"
+"""The choice of a gate that does not let the run pass."""
+
+DEFAULT_ATTEMPTS = 3
+"""How many results of a step may be rejected by its checks before it fails."""
+
+
+class Check(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the server checks before it accepts the result of a step: an expression, or a command."""
+
+    text: str
+    """The check as it is written."""
+    test: Expr | None = None
+    """It must hold; `result` is the result."""
+    command: Do | None = None
+    """It must exit with 0."""
+    message: Expr | None = None
+    """What to fix if it fails."""
+
+
+class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How much agents may do in a run, a called workflow or a block."""
+
+    agent_steps: int | None = None
+    sub_agents: int | None = None
+    tokens: int | None = None
+    """As far as agents report them."""
+    time: float | None = None
+    """Seconds."""
+    on_exceeded: OnExceeded = "ask"
+    confirm_above: int | None = None
+    """A person confirms a fan-out to more sub-agents than this, before any of them starts."""
+
+
 class Need(msgspec.Struct, frozen=True, array_like=True):
     """A dependency: the index of the node in its graph, and whether it must have succeeded."""
 
@@ -380,6 +420,20 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """What changes in the state when it has failed and is not retried."""
     fallback: Expr | None = None
     """The result of a step that has failed and is not retried; the step then counts as done."""
+    result: dict[str, Value] | None = None
+    """The JSON Schema of its result."""
+    verify: tuple[Check, ...] = ()
+    """What the server checks before it accepts the result of an agent."""
+    attempts: int = DEFAULT_ATTEMPTS
+    """How many results may be rejected before the step fails."""
+    allow_tools: tuple[str, ...] | None = None
+    """The tools that the agent may use while the step is pending; None: all."""
+    on_reject: OnReject = "fail"
+    """What a gate does that a person has rejected."""
+    back_to: str = ""
+    """The step that runs again when a person rejects the gate, with everything that depends on it."""
+    budget: Budget | None = None
+    """How much agents may do inside the block."""
 
 
 def fails_on_purpose(node: Node) -> bool:
@@ -492,6 +546,15 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     language: LanguageName = "dollar"
     reactive: bool = False
     """Its state has the parts raw, state and computed; steps change it at paths."""
+    result: dict[str, Value] | None = None
+    """The JSON Schema of the value that a task returns."""
+    budget: Budget | None = None
+    """How much agents may do in a run of it."""
+
+    @property
+    def has_push_back(self) -> bool:
+        """Whether a gate of it sends a step back: its expressions can read `rejection`."""
+        return any(node.back_to for node in self.body.nodes)
 
 
 class Bundle(msgspec.Struct, frozen=True):

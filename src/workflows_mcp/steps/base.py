@@ -35,7 +35,7 @@ from workflows_mcp.values import Value
 if TYPE_CHECKING:
     from workflows_mcp.policy import World
 
-Performer = Literal["server", "agent"]
+Performer = Literal["server", "agent", "human"]
 SecurityLevel = Literal["safe", "trusted", "privileged"]
 Capability = Literal["run_commands", "read_files", "write_files", "network", "modify_state"]
 
