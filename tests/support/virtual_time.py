@@ -76,7 +76,7 @@ def _time_of(start: RunStart) -> float:
 class EngineInVirtualTime(TemporalEngine):
     def __init__(self, *arguments: Any, clock: TemporalClock, gate: Gate) -> None:
         super().__init__(*arguments)
-        self._runs: list[str] = []
+        self.known_runs: list[str] = []
         self._gate = gate
         clock.engine = self
 
@@ -92,7 +92,7 @@ class EngineInVirtualTime(TemporalEngine):
         self, run_id: str, bundle: Bundle, start: RunStart, asked: str, *, forked_from: str = ""
     ) -> None:
         await super()._begin(run_id, bundle, start, asked, forked_from=forked_from)
-        self._runs.append(run_id)
+        self.known_runs.append(run_id)
 
     async def settled(self) -> None:
         """Until nothing goes on without time passing: whatever is under way waits for a gate to be opened."""
@@ -101,18 +101,18 @@ class EngineInVirtualTime(TemporalEngine):
                 await asyncio.sleep(_TURN_SECONDS)
 
     async def _is_settled(self) -> bool:
-        states = [(await self._cache.now(run_id, fresh=True)).machine.state for run_id in self._runs]
+        states = [(await self._cache.now(run_id, fresh=True)).machine.state for run_id in self.known_runs]
         frames = [frame for state in states if state.status == "running" for frame in state.frames.values()]
         if any(frame.stopping or frame.kind == "plan" for frame in frames):
             return False
-        return sum(frame.kind == "step" for frame in frames) == self._gate.waiting
+        return sum(frame.on_server for frame in frames) == self._gate.waiting
 
     async def next_due(self) -> float | None:
-        dues = [await self._cache.asked(run_id, "dues", list[float]) for run_id in self._runs]
+        dues = [await self._cache.asked(run_id, "dues", list[float]) for run_id in self.known_runs]
         return min((due for of_run in dues for due in of_run), default=None)
 
     async def move(self, time: float) -> None:
-        for run_id in self._runs:
+        for run_id in self.known_runs:
             try:
                 await self._handle(run_id).execute_update("move", time)
             except RPCError as error:
