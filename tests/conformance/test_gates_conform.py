@@ -86,7 +86,7 @@ def test_no_answer_of_an_agent_opens_a_gate_and_each_try_is_recorded(in_office: 
     async def scenario(office: Office) -> None:
         run = await office.start(GRAPH)
         for result in ({"decision": "approve"}, "approve", {"is_error": True, "error": "x"}, {}):
-            with pytest.raises(NotExpected, match="only a person can decide 'approve'|person"):
+            with pytest.raises(NotExpected, match="only a person can decide"):
                 await office.submit(run, result, "approve")
         with pytest.raises(NotExpected):
             await office.engine.send(run, lambda _, now: Answered(now, "approve", {"decision": "approve"}))
@@ -120,7 +120,11 @@ def test_only_an_approver_decides(in_office: InOffice) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "status", "next_status"),
-    [("", "failed", "skipped"), ("on_reject: fail, ", "failed", "skipped"), ("on_reject: continue, ", "completed", "completed")],
+    [
+        ("", "failed", "skipped"),
+        ("on_reject: fail, ", "failed", "skipped"),
+        ("on_reject: continue, ", "completed", "completed"),
+    ],
 )
 def test_a_rejection_fails_the_run_or_lets_it_continue(
     in_office: InOffice, rule: str, status: str, next_status: str
@@ -262,7 +266,12 @@ def test_a_sub_agent_cannot_pass_the_gate_of_its_task_nor_that_of_another(in_off
         waiting = await office.status(first)
         assert waiting["status"] == "waiting"
         assert waiting["decisions"][0]["step_id"] == "approve"
-        for workflow_id, step in ((first, "approve"), (second, "approve"), (run, "each/0/approve"), (first, None)):
+        for workflow_id, step in (
+            (first, "approve"),
+            (second, "approve"),
+            (run, "each/0/approve"),
+            (first, None),
+        ):
             with pytest.raises(NotExpected):
                 await office.submit(workflow_id, {"decision": "approve"}, step)
         await office.submit(second, "B", "work")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -163,7 +162,9 @@ def test_retry_begins_the_attempts_again(in_office: InOffice) -> None:
     in_office(scenario)
 
 
-def test_a_result_that_does_not_fit_is_refused_before_any_check_and_costs_no_attempt(in_office: InOffice) -> None:
+def test_a_result_that_does_not_fit_is_refused_before_any_check_and_costs_no_attempt(
+    in_office: InOffice,
+) -> None:
     async def scenario(office: Office) -> None:
         run = await office.start(graph(attempts=1))
         for wrong in ({}, {"files": "a"}, {"files": [1]}, "text", None, [], {"files": ["a"], "note": 1}):
@@ -181,10 +182,12 @@ def test_a_result_that_does_not_fit_is_refused_before_any_check_and_costs_no_att
 def test_the_same_result_is_checked_again_after_a_fix(in_office: InOffice) -> None:
     async def scenario(office: Office) -> None:
         run = await office.start(graph())
-        await office.submit(run, {"files": ["a"]}, "write")
+        answer = await office.submit(run, {"files": ["a"]}, "write")
         assert (await office.record(run, "write")).rejections == 1
         office.write("a")
         await office.submit(run, {"files": ["a"]}, "write")
+        assert await office.asked(run) == ["write"], "this is the first result again, which may come twice"
+        await office.submit(run, {"files": ["a"]}, answer["action"]["step_id"])
         assert await office.ended(run) == "completed"
 
     in_office(scenario)
@@ -193,10 +196,14 @@ def test_the_same_result_is_checked_again_after_a_fix(in_office: InOffice) -> No
 def test_a_result_that_was_rejected_is_not_accepted_by_sending_it_again(in_office: InOffice) -> None:
     async def scenario(office: Office) -> None:
         run = await office.start(graph(attempts=3))
+        step_id = "write"
         for left in (2, 1):
-            answer = await office.submit(run, {"files": ["a"]}, "write")
+            answer = await office.submit(run, {"files": ["a"]}, step_id)
             assert answer["action"]["results_left"] == left
-        await office.submit(run, {"files": ["a"]}, "write")
+            with pytest.raises(NotExpected, match="it is asked again, as"):
+                await office.submit(run, {"files": ["b"]}, step_id)
+            step_id = answer["action"]["step_id"]
+        await office.submit(run, {"files": ["a"]}, step_id)
         assert await office.ended(run) == "failed"
 
     in_office(scenario)
@@ -206,7 +213,12 @@ def test_an_accepted_result_sent_again_is_harmless(in_office: InOffice) -> None:
     text = graph() + "  "
 
     async def scenario(office: Office) -> None:
-        run = await office.start(text.replace("  - {id: after", "  - {id: more, type: Prompt, depends_on: [write], inputs: {prompt: x}}\n  - {id: after"))
+        run = await office.start(
+            text.replace(
+                "  - {id: after",
+                "  - {id: more, type: Prompt, depends_on: [write], inputs: {prompt: x}}\n  - {id: after",
+            )
+        )
         office.write("a")
         await office.submit(run, {"files": ["a"]}, "write")
         await office.submit(run, {"files": ["a"]}, "write")
@@ -269,7 +281,9 @@ def test_files_that_a_check_changes_are_in_its_evidence(in_office: InOffice) -> 
 
 def test_a_hanging_check_is_ended_and_has_failed(in_office: InOffice) -> None:
     async def scenario(office: Office) -> None:
-        verify = '[{command: "echo begun; touch changed; sleep 97 & sleep 97", timeout: 0.5, message: "be quick"}]'
+        verify = (
+            '[{command: "echo begun; touch changed; sleep 97 & sleep 97", timeout: 0.5, message: "be quick"}]'
+        )
         run = await office.start(graph(verify, attempts=2))
         action = (await office.submit(run, {"files": ["a"]}))["action"]
         assert action["rejected_because"][0].startswith("be quick (")
@@ -285,12 +299,13 @@ def test_a_hanging_check_is_ended_and_has_failed(in_office: InOffice) -> None:
 def test_secrets_that_a_check_prints_are_in_no_event_and_no_answer(
     in_office: InOffice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORKFLOW_SECRET_TOKEN", "tok-0123456789abc")
-    verify = '[{command: "echo \\"$T\\"; exit 1", env: {T: "${secrets.TOKEN}"}, message: "no"}]'
+    monkeypatch.setenv("WORKFLOWS_SECRET_TOKEN", "tok-0123456789abc")
+    verify = '[{command: "cat printed; exit 1", message: "no"}]'
 
     async def scenario(office: Office) -> None:
+        office.write("printed", "it is tok-0123456789abc")
         run = await office.start(graph(verify))
-        answer = await office.submit(run, {"files": ["a"]})
+        answer = await office.submit(run, {"files": ["a"], "note": "tok-0123456789abc"})
         assert "tok-0123" not in str(answer)
         assert "rejected_because" in answer["action"]
         assert "tok-0123" not in str(await office.events(run, object))
@@ -322,7 +337,9 @@ def test_cancelling_and_parking_end_a_check_that_is_under_way(in_office: InOffic
     in_office(scenario, real_time=True)
 
 
-def test_a_result_submitted_while_its_check_runs_is_harmless_and_another_is_refused(in_office: InOffice) -> None:
+def test_a_result_submitted_while_its_check_runs_is_harmless_and_another_is_refused(
+    in_office: InOffice,
+) -> None:
     verify = '[{command: "echo x >> ran; until [ -e go ]; do sleep 0.02; done"}]'
 
     async def scenario(office: Office) -> None:
@@ -368,10 +385,10 @@ def test_the_checks_of_a_sub_agents_task_see_its_item(in_office: InOffice) -> No
         answer = await office.submit(one, "b", "work")
         assert answer["action"]["results_left"] == 2
         await office.submit(two, "b done", "work")
-        answer = await office.submit(one, "a done", "work")
+        answer = await office.submit(one, "a done", answer["action"]["step_id"])
         assert "exit code 1" in answer["action"]["rejected_because"][0]
         office.write("a")
-        await office.submit(one, "a done", "work")
+        await office.submit(one, "a done", answer["action"]["step_id"])
         assert await office.ended(run) == "completed"
         assert (await office.state(run)).result == ["a done", "b done"]
 
@@ -398,7 +415,7 @@ def test_the_checks_of_an_item_see_its_value(in_office: InOffice) -> None:
         await office.submit(run, "b", "work/0")
         assert (await office.record(run, "work/0")).rejections == 1
         await office.submit(run, "b", "work/1")
-        await office.submit(run, "a", "work/0")
+        await office.submit(run, "a", "work/0@v2")
         assert await office.ended(run) == "completed"
 
     in_office(scenario)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,7 @@ class Office:
         secrets = secrets_of(self.settings)
         executor = Executor(registry, policy_of(self.settings), self.settings.scratch, self._clock, secrets)
         self.engine = self._engine(executor, catalog)
-        self.service = Service(
-            self.settings, self.engine, catalog, registry, secrets, now=self._clock.now
-        )
+        self.service = Service(self.settings, self.engine, catalog, registry, secrets, now=self._clock.now)
         await self._open.enter_async_context(self.service)
 
     def _engine(self, executor: Executor, catalog: Catalog) -> Engine:

@@ -39,6 +39,10 @@ class OpenDecision(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     """The address of that budget."""
 
+    def is_same(self, other: OpenDecision) -> bool:
+        """Whether this is the same question, in the same round, as another one."""
+        return (self.step_id, self.attempt, self.message) == (other.step_id, other.attempt, other.message)
+
     def rendered(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"step_id": self.step_id, "kind": self.kind, "message": self.message}
         shown["choices"] = self.choices
@@ -87,7 +91,7 @@ def _held(view: RunView, address: str, frame: Frame) -> OpenDecision:
         message = f"The budget{whose} is used up: {what}. What has begun continues; new work waits."
         how = f"workflows-mcp budget {run_id} {what}=…" + (f" --of {owner}" if owner else "")
     return OpenDecision(
-        step_id=view.target.step_id(address),
+        step_id=view.question_id(address),
         address=address,
         attempt=frame.attempt,
         kind="budget",

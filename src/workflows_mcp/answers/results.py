@@ -212,11 +212,11 @@ def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
             name = view.target.step_id(address)
             message = f"'{name}' takes no result: {_waits(frame, view.now)}"
             return NotExpected(message, hint=f"wait with {status}, wait_seconds=30)")
+    standing = f"'{step_id}': {_standing(view, step_id, [])}. " if step_id is not None else ""
     if people := view.waits_for_people:
-        standing = f"'{step_id}': {_standing(view, step_id, [])}. " if step_id is not None else ""
         message = f"{standing}{what} asks nothing of you now: {people}"
         return NotExpected(message, hint=f"{TELL_USER}, and wait with {status}, wait_seconds=30)")
-    message = f"{what} asks nothing of you now: it is still working"
+    message = f"{standing}{what} asks nothing of you now: it is still working"
     return NotExpected(message, hint=f"wait for it with {status}, wait_seconds=30)")
 
 

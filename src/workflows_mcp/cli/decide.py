@@ -81,7 +81,7 @@ async def decide(
     if amount:
         await service.decisions.raise_budget(run_id, amount, by=by, owner=decision.owner)
     else:
-        await service.decisions.decide(run_id, name, choice, by=by, comment=comment or "")
+        await service.decisions.decide(run_id, name, choice, by=by, comment=comment or "", shown=decision)
     return True
 
 

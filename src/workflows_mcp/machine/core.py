@@ -59,6 +59,7 @@ class Purpose(StrEnum):
     START_RUN = "~start"
     VERIFY = "~verify"
     CHECK = "~check"
+    CHECK_MESSAGE = "~message"
     TASK_RESULT = "~result"
 
 

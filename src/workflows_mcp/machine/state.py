@@ -126,6 +126,10 @@ class Submitted(msgspec.Struct, omit_defaults=True):
     message: str | None = None
     failures: list[str] = []
     """What has to be fixed, as far as it is known."""
+    inputs: dict[str, Value] = {}
+    """The inputs of the command that runs: the state that they come from may change meanwhile."""
+    code: dict[str, tuple[list[str], list[Value]]] = {}
+    """Its inputs that are code: their texts, and the values between them."""
 
 
 class Record(msgspec.Struct, omit_defaults=True):

@@ -9,14 +9,17 @@ evidence of every round.
 
 from __future__ import annotations
 
+from typing import Any
+
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
+from workflows_mcp.expressions import Code
 from workflows_mcp.machine.commands import RunStep
 from workflows_mcp.machine.core import Core, OpenScope, Purpose
 from workflows_mcp.machine.events import StepDone, StepFailed
 from workflows_mcp.machine.lifecycle import advance
 from workflows_mcp.machine.program import EvaluationError
 from workflows_mcp.machine.state import Checked, Frame, Record, Submitted
-from workflows_mcp.plan import Check, Do, Node
+from workflows_mcp.plan import Do, Node
 from workflows_mcp.values import Value, to_text
 
 REJECTED_CODE = "rejected"
@@ -34,9 +37,9 @@ def verify(machine: Core, scope: OpenScope, index: int, at: float, submitted: Su
 
     def evaluate() -> None:
         names = scope.names_with_result(index, result_of_step(node, submitted.outputs))
-        for check in node.verify:
+        for place, check in enumerate(node.verify):
             if check.test is not None:
-                found.append(_tested(scope, check, names, record.rejections + 1))
+                found.append(_tested(machine, scope, index, place, names))
 
     stopped = machine.guarded(scope, index, evaluate, Purpose.VERIFY)
     if stopped is not None:
@@ -46,28 +49,41 @@ def verify(machine: Core, scope: OpenScope, index: int, at: float, submitted: Su
     _continue(machine, scope, index, at, -1)
 
 
-def _tested(scope: OpenScope, check: Check, names: object, number: int) -> Checked:
+def _tested(machine: Core, scope: OpenScope, index: int, place: int, names: Any) -> Checked:
+    node = scope.program.nodes[index]
+    check, number = node.verify[place], scope.scope.records[node.id].rejections + 1
+    assert check.test is not None
     try:
-        holds = scope.program.condition(check.test, names)  # type: ignore[arg-type]
-        why = f"this must hold: {check.text}"
+        holds, why = scope.program.condition(check.test, names), f"this must hold: {check.text}"
     except EvaluationError as error:
         if error.fault.code in (TOO_SLOW, TOO_LARGE):
             raise
         holds, why = False, f"{check.text}: {error.fault.message}"
     if holds:
         return Checked(check.text, True, number)
-    return Checked(check.text, False, number, _with_message(scope, check, names, why))
+    return Checked(check.text, False, number, _with_message(machine, scope, index, place, why))
 
 
-def _with_message(scope: OpenScope, check: Check, names: object, why: str) -> str:
+def _guard_key(scope: OpenScope, index: int, place: int, purpose: Purpose) -> str:
+    """The key of an expression of one check, for `guarded_at`."""
+    return f"{scope.attempt_key(index)}{purpose}{place + 1}"
+
+
+def _with_message(machine: Core, scope: OpenScope, index: int, place: int, why: str) -> str:
     """Why a check failed, after the message of its author."""
-    try:
-        message = to_text(scope.program.evaluate(check.message, names))  # type: ignore[arg-type]
-    except EvaluationError as error:
-        if error.fault.code in (TOO_SLOW, TOO_LARGE):
-            raise
-        message = to_text(check.message.source) if check.message is not None else ""
-    return f"{message} ({why})" if check.message is not None and message else why
+    node = scope.program.nodes[index]
+    given, submitted = node.verify[place].message, scope.scope.records[node.id].submitted
+    if given is None or submitted is None:
+        return why
+    message = to_text(given.source)
+
+    def evaluate() -> None:
+        nonlocal message
+        names = scope.names_with_result(index, result_of_step(node, submitted.outputs))
+        message = to_text(scope.program.evaluate(given, names))
+
+    machine.guarded_at(_guard_key(scope, index, place, Purpose.CHECK_MESSAGE), evaluate)
+    return f"{message} ({why})" if message else why
 
 
 def result_of_step(node: Node, outputs: dict[str, Value]) -> Value:
@@ -85,14 +101,14 @@ def _continue(machine: Core, scope: OpenScope, index: int, at: float, last: int)
     commands = [number for number, check in enumerate(node.verify) if check.command is not None]
     following = next((number for number in commands if number > last), None)
     if following is not None and (last >= 0 or not submitted.failures):
-        fault = machine.guarded(
-            scope, index, lambda: _run(machine, scope, index, at, following), Purpose.CHECK
-        )
+        key = _guard_key(scope, index, following, Purpose.CHECK)
+        fault = machine.guarded_at(key, lambda: _run(machine, scope, index, at, following))
         if fault is None:
             return
-        text = node.verify[following].text
-        record.checks = [*record.checks, Checked(text, False, record.rejections + 1, fault.message)]
-        submitted.failures = [*submitted.failures, f"{text}: {fault.message}"]
+        check = node.verify[following]
+        message = _with_message(machine, scope, index, following, f"{check.text}: {fault.message}")
+        record.checks = [*record.checks, Checked(check.text, False, record.rejections + 1, message)]
+        submitted.failures = [*submitted.failures, message]
         _continue(machine, scope, index, at, following)
         return
     record.submitted = None
@@ -108,9 +124,14 @@ def _run(machine: Core, scope: OpenScope, index: int, at: float, number: int) ->
     record = scope.scope.records[node.id]
     frame = Frame("verify", at, f"{scope.attempt(node.id, record)}.c{number + 1}", check=number)
     frame.event = machine.state.events
+    do, submitted = node.verify[number].command, record.submitted
+    assert do is not None
+    assert submitted is not None
+    names = scope.names_with_result(index, result_of_step(node, submitted.outputs))
+    submitted.inputs, code = scope.program.inputs(do, names)
+    submitted.code = {name: (list(it.texts), list(it.values)) for name, it in code.items()}
+    timeout = scope.program.timeout(do.timeout, names)
     command = check_command(scope, index, frame)
-    do = node.verify[number].command
-    timeout = scope.program.timeout(do.timeout if do is not None else None, scope.names_for(index))
     machine.open_frame(command.address, frame, timeout, at)
     advance(record, "started")
     machine.emit(command)
@@ -123,12 +144,18 @@ def check_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
     do = node.verify[frame.check].command
     assert do is not None
     assert submitted is not None
-    names = scope.names_with_result(index, result_of_step(node, submitted.outputs))
-    inputs, code = scope.program.inputs(do, names)
+    code = {name: Code(tuple(texts), tuple(values)) for name, (texts, values) in submitted.code.items()}
     execution = frame.execution(scope.prefix + node.id)
-    config = scope.program.evaluate(do.config, names) or {}
+    config = do.config.source if do.config is not None else {}
     return RunStep(
-        execution.key, execution.address, do.step, inputs, code, config, execution.event, shares_scratch=False
+        execution.key,
+        execution.address,
+        do.step,
+        submitted.inputs,
+        code,
+        config,
+        execution.event,
+        shares_scratch=False,
     )
 
 
@@ -146,8 +173,7 @@ def checked(
     message = ""
     if not passed:
         why = f"{check.text}: {_why(event, frame)}"
-        names = scope.names_with_result(index, result_of_step(node, submitted.outputs))
-        message = _with_message(scope, check, names, why)
+        message = _with_message(machine, scope, index, frame.check, why)
         submitted.failures = [*submitted.failures, message]
     evidence = Checked(
         check.text,

@@ -260,14 +260,13 @@ class World:
             on_output=self._on_output,
         )
 
-    async def watching_files(
-        self, directory: Path, running: Awaitable[Finished]
-    ) -> tuple[Finished, list[str]]:
-        """Run a command, and return which files below a directory it has changed."""
-        before = await asyncio.to_thread(files.fingerprints, directory)
-        finished = await running
-        after = await asyncio.to_thread(files.fingerprints, directory)
-        return finished, files.changed_files(before, after)
+    async def fingerprints(self, directory: Path) -> files.Fingerprints | None:
+        """Return how the files below a directory are now; None if there are too many."""
+        return await asyncio.to_thread(files.fingerprints, directory)
+
+    async def changed_files(self, directory: Path, before: files.Fingerprints | None) -> list[str]:
+        """Return which files below a directory have changed since."""
+        return files.changed_files(before, await self.fingerprints(directory))
 
     # Tools of other servers
 

@@ -71,11 +71,24 @@ class Decisions:
         return [] if view.has_ended else open_decisions(view, self._registry)
 
     async def decide(
-        self, workflow_id: str, step_id: str | None, choice: str, *, by: Identity, comment: str = ""
+        self,
+        workflow_id: str,
+        step_id: str | None,
+        choice: str,
+        *,
+        by: Identity,
+        comment: str = "",
+        shown: OpenDecision | None = None,
     ) -> None:
-        """Record the decision of a person at a gate, or about a budget, and let the run continue."""
+        """Record the decision of a person at a gate, or about a budget, and let the run continue.
+
+        `shown`: what the person has seen. If the run asks something else by now, nothing is decided."""
         machine = await self._engine.view(run_of(workflow_id))
         found = _named(self._open(machine, workflow_id), step_id, workflow_id)
+        if shown is not None and not found.is_same(shown):
+            raise NotExpected(
+                f"'{shown.step_id}' is asked again: decide on what it shows now", hint=found.how
+            )
         await self._refuse_others(found, workflow_id, by)
         chosen = _choice(found, choice)
         clean = self._redacted(machine)(comment.strip()[:COMMENT_CHARS])

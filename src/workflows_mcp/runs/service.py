@@ -25,6 +25,7 @@ from typing import Any, Self
 from workflows_mcp.answers import (
     Answer,
     CheckpointId,
+    OpenDecision,
     Redact,
     checkpoint_details,
     deleted_checkpoint,
@@ -298,11 +299,14 @@ class Service:
         by: Identity,
         step_id: str | None = None,
         comment: str = "",
+        shown: OpenDecision | None = None,
         wait_seconds: float = DEFAULT_WAIT,
     ) -> Answer:
-        """Take the decision of a person at a gate. No tool of an agent calls this."""
+        """Take the decision of a person at a gate. No tool of an agent calls this.
+
+        `shown`: what the person has seen."""
         workflow_id = await self._agents.full_id(workflow_id)
-        await self.decisions.decide(workflow_id, step_id, choice, by=by, comment=comment)
+        await self.decisions.decide(workflow_id, step_id, choice, by=by, comment=comment, shown=shown)
         return await self._agents.answer(workflow_id, wait_seconds)
 
     async def raise_budget(
@@ -319,8 +323,11 @@ class Service:
         machine = await self._engine.view(run_id)
         frame = machine.state.frames.get(step_id.partition("@")[0])
         if frame is not None and frame.kind in ("gate", "budget"):
+            shown = next((it for it in await self.decisions.open(run_id) if it.step_id == step_id), None)
+            if shown is None:
+                raise NotExpected(f"'{step_id}' was decided, or is asked again since")
             choice, comment = to_text(content.get("decision")), to_text(content.get("comment") or "")
-            await self.decisions.decide(run_id, step_id, choice, by=by, comment=comment)
+            await self.decisions.decide(run_id, step_id, choice, by=by, comment=comment, shown=shown)
             return
         with calling_as(by):
             await self.submit(run_id, content, step_id=step_id, wait_seconds=0)

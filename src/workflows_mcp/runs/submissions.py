@@ -26,6 +26,7 @@ from workflows_mcp.answers import (
 )
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.machine import Answered, Machine
+from workflows_mcp.plan import Node
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
 
@@ -113,6 +114,11 @@ class Failure(Submission):
         return self.redacted(view.machine)(self.result.message) or FAILED
 
 
+def _checks_result(node: Node) -> bool:
+    """Whether a step must have a result of its own, because it is checked."""
+    return node.result is not None or any(check.test is not None for check in node.verify)
+
+
 @dataclass(frozen=True)
 class Completion(Submission):
     """A report that a step is done, without a result: the agent has written it to the state."""
@@ -126,7 +132,11 @@ class Completion(Submission):
     def event(self, view: RunView, now: float) -> Answered:
         visited = self._asked(view)
         scope, _ = view.machine.locate(visited.address)
-        if scope.reactive is None or self._follows_interruption(view, visited):
+        if (
+            scope.reactive is None
+            or _checks_result(visited.node)
+            or self._follows_interruption(view, visited)
+        ):
             return self._checked(view, now, {})
         if missing := self.written.missing(visited):
             raise InvalidResult(

@@ -188,28 +188,30 @@ class Shell(Step):
         environment = world.command_environment(inputs.env)
         with _ValueFiles(world, context.key).deleted_at_end() as files:
             arguments = _arguments(inputs, code, environment, files)
-            running = world.run_command(
-                arguments,
-                directory=directory,
-                environment=environment,
-                key=context.key,
-                capture=inputs.capture_output,
-                truncate=inputs.truncate,
-            )
-            changed: list[str] = []
+            executed = _cut(substitute(code), world.limits.preview_chars)
+            watches = context.config.get(WATCH_CHANGES) is True
+            before = await world.fingerprints(directory) if watches else None
+
+            async def changes() -> dict[str, Value]:
+                found = await world.changed_files(directory, before) if watches else []
+                return {"changed_files": list(found[:CHANGES_LISTED])} if found else {}
+
             try:
-                if context.config.get(WATCH_CHANGES) is True:
-                    finished, changed = await world.watching_files(directory, running)
-                else:
-                    finished = await running
+                finished = await world.run_command(
+                    arguments,
+                    directory=directory,
+                    environment=environment,
+                    key=context.key,
+                    capture=inputs.capture_output,
+                    truncate=inputs.truncate,
+                )
             except Killed as killed:
-                executed = _cut(substitute(code), world.limits.preview_chars)
-                raise StepStopped(_outputs(killed.finished, executed, ok=False)) from None
+                stopped = {**_outputs(killed.finished, executed, ok=False), **await changes()}
+                raise StepStopped(stopped) from None
+            changed = await changes()
         success = finished.exit_code == 0 or inputs.continue_on_error
         ok = success or context.config.get(ANY_EXIT) is True
-        outputs = _outputs(finished, _cut(substitute(code), world.limits.preview_chars), ok=success)
-        if changed:
-            outputs["changed_files"] = list(changed[:CHANGES_LISTED])
+        outputs = {**_outputs(finished, executed, ok=success), **changed}
         specs = context.config.get("outputs")
         if specs:
             outputs |= read_outputs(
