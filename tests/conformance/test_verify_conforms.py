@@ -167,6 +167,7 @@ def test_a_result_that_does_not_fit_is_refused_before_any_check_and_costs_no_att
 ) -> None:
     async def scenario(office: Office) -> None:
         run = await office.start(graph(attempts=1))
+        wrong: Any
         for wrong in ({}, {"files": "a"}, {"files": [1]}, "text", None, [], {"files": ["a"], "note": 1}):
             with pytest.raises(InvalidResult):
                 await office.submit(run, wrong)

@@ -22,6 +22,7 @@ import pytest
 
 from support.engines import ENGINES, address_of
 from support.rendered import Service
+from workflows_mcp.answers import question_id, whole_run
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import Clock, SystemClock, VirtualClock
 from workflows_mcp.engines.executor import Executor
@@ -162,12 +163,13 @@ class Office:
         finally:
             await self.settle(workflow_id)
 
-    async def allow(self, run_id: str, *, of: str = "", by: Identity = ADA, **limits: float) -> None:
-        """Raise a budget; without limits, confirm what waits for it."""
+    async def allow(self, run_id: str, of: str = "", by: Identity = ADA, **limits: float) -> str:
+        """Raise a budget; without limits, confirm what waits for it. Returns the run that continues."""
         try:
-            await self.service.raise_budget(run_id, limits, by=by, owner=of)
+            found = await self.service.raise_budget(run_id, limits, by=by, owner=of)
         finally:
             await self.settle(run_id)
+        return await self.follow(found) if found != run_id else run_id
 
     async def advance(self, seconds: float) -> None:
         """Let time pass."""
@@ -231,6 +233,12 @@ class Office:
     async def asked(self, workflow_id: str) -> list[str]:
         """The addresses of the questions to agents."""
         return await self.under_way(workflow_id, "agent")
+
+    async def questions(self, run_id: str) -> list[str]:
+        """The ids of the questions to agents, those of tasks as seen from the run."""
+        state = await self.state(run_id)
+        asked = await self.asked(run_id)
+        return [question_id(state, whole_run(run_id), address) for address in asked]
 
     async def gates(self, workflow_id: str) -> list[str]:
         return await self.under_way(workflow_id, "gate")

@@ -13,7 +13,7 @@ import msgspec
 
 from workflows_mcp.answers.actions import asked_at
 from workflows_mcp.answers.run_view import RunView
-from workflows_mcp.machine import Frame, iso
+from workflows_mcp.machine import CONFIRM, Frame, iso
 from workflows_mcp.plan import Do
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
@@ -56,8 +56,11 @@ def open_decisions(view: RunView, registry: StepRegistry) -> list[OpenDecision]:
     if view.is_parked and not view.under_way("budget"):
         return []
     gates = [_gate(view, registry, address, frame) for address, frame in view.under_way("gate")]
-    held = {frame.budget: (address, frame) for address, frame in reversed(view.under_way("budget"))}
-    return [*gates, *(_held(view, address, frame) for address, frame in held.values())]
+    held: dict[str, OpenDecision] = {}
+    for address, frame in view.under_way("budget"):
+        key = address if frame.waits_for_confirmation else frame.budget
+        held.setdefault(key, _held(view, address, frame))
+    return [*gates, *held.values()]
 
 
 def _gate(view: RunView, registry: StepRegistry, address: str, frame: Frame) -> OpenDecision:
@@ -81,13 +84,12 @@ def _gate(view: RunView, registry: StepRegistry, address: str, frame: Frame) -> 
 
 def _held(view: RunView, address: str, frame: Frame) -> OpenDecision:
     what, _, owner = frame.budget.partition("@")
-    whose = f" of '{owner.rstrip('/')}'" if owner else " of the run"
     run_id, forecast = view.target.run_id, ""
-    if what.startswith("confirm "):
-        what = what.removeprefix("confirm ")
-        forecast = forecast_of(view, address, int(what))
-        message, how = f"{forecast} Start them?", f"workflows-mcp budget {run_id} --allow"
+    if frame.waits_for_confirmation:
+        forecast = forecast_of(view, address, int(what.removeprefix(CONFIRM)))
+        message, how = f"{forecast} Start them?", f"workflows-mcp budget {run_id} --allow --of {address}"
     else:
+        whose = f" of '{owner.rstrip('/')}'" if owner else " of the run"
         message = f"The budget{whose} is used up: {what}. What has begun continues; new work waits."
         how = f"workflows-mcp budget {run_id} {what}=…" + (f" --of {owner}" if owner else "")
     return OpenDecision(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from workflows_mcp.answers.progress import failed_for_good
 from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.tasks import Delegation, Framed, Standing, Task
-from workflows_mcp.machine import Frame, how_to_resume
+from workflows_mcp.machine import CONFIRM, Frame, how_to_resume
 
 _NAMED = 3
 _DAY = 86_400.0
@@ -146,8 +146,8 @@ TELL_USER = "tell the user what the run waits for, as `decisions` says"
 
 def _held(step_id: str, frame: Frame) -> str:
     what, _, owner = frame.budget.partition("@")
-    if what.startswith("confirm "):
-        return f"'{step_id}' would start about {what[8:]} sub-agents"
+    if frame.waits_for_confirmation:
+        return f"'{step_id}' would start about {what.removeprefix(CONFIRM)} sub-agents"
     return f"'{step_id}': the budget{f' of {owner!r}' if owner else ''} is used up ({what})"
 
 

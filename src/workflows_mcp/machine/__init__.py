@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workflows_mcp.machine import events
+from workflows_mcp.machine.budgets import BUDGET_CODE
 from workflows_mcp.machine.changes import WRITABLE, Path, TooLarge, WrongChange, path_text, size_of, value_at
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -54,6 +55,7 @@ from workflows_mcp.machine.reopening import Reopening, failed_steps
 from workflows_mcp.machine.rules import call_must_succeed, failed, fails_the_workflow, handler_of
 from workflows_mcp.machine.sequence import error_of
 from workflows_mcp.machine.state import (
+    CONFIRM,
     TERMINAL,
     Checked,
     Execution,
@@ -73,6 +75,8 @@ from workflows_mcp.machine.state import (
 )
 
 __all__ = [
+    "BUDGET_CODE",
+    "CONFIRM",
     "LEFT_OPEN",
     "TERMINAL",
     "WRITABLE",

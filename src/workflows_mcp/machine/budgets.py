@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from workflows_mcp.errors import NotExpected
 from workflows_mcp.machine.core import Core, OpenScope
 from workflows_mcp.machine.events import BudgetRaised
 from workflows_mcp.machine.lifecycle import advance
-from workflows_mcp.machine.state import Frame, Record, Spent
+from workflows_mcp.machine.state import CONFIRM, Frame, Record, Spent
 from workflows_mcp.plan import Budget
 
 Counted = Literal["agent_steps", "sub_agents"]
-CODE = "budget"
-CONFIRM = "confirm"
+BUDGET_CODE = "budget"
+"""The code of the fault of a block that a budget does not allow."""
 
 
 def _owners(machine: Core, scope: OpenScope) -> Iterator[tuple[str, Budget, float]]:
@@ -92,7 +93,7 @@ def must_confirm(machine: Core, scope: OpenScope, index: int, at: float, sub_age
         budgets.append((scope.prefix + node.id, node.budget))
     for owner, budget in budgets:
         if budget.confirm_above is not None and sub_agents > budget.confirm_above:
-            _hold(machine, scope, index, at, owner, f"{CONFIRM} {sub_agents}")
+            _hold(machine, scope, index, at, owner, f"{CONFIRM}{sub_agents}")
             return True
     return False
 
@@ -103,8 +104,8 @@ def _exceeded(
     if budget.on_exceeded == "fail":
         whose = f"of '{owner}'" if owner else "of the run"
         message = f"the budget {whose} is used up: {name}"
-        hint = f"retry with more: workflows-mcp budget {machine.state.run_id} {name}=…"
-        machine.fail_with(scope, index, CODE, message, hint)
+        hint = f"retry it with more: workflows-mcp budget {machine.state.run_id} {name}=…"
+        machine.fail_with(scope, index, BUDGET_CODE, message, hint)
         return
     _hold(machine, scope, index, at, owner, name)
     if budget.on_exceeded == "stop":
@@ -128,7 +129,43 @@ def raise_budget(machine: Core, event: BudgetRaised) -> None:
     for address, frame in list(machine.state.frames.items()):
         if frame.kind == "budget":
             scope, index = machine.locate(address)
-            if frame.budget.startswith(f"{CONFIRM} ") and not event.limits:
+            if _confirms(event, address, frame):
                 scope.scope.records[scope.program.nodes[index].id].confirmed = True
             machine.close_frame(address, "raised")
             machine.enqueue(scope, [index])
+
+
+def _confirms(event: BudgetRaised, address: str, frame: Frame) -> bool:
+    return frame.waits_for_confirmation and not event.limits and event.owner in ("", address)
+
+
+def expect_budget(machine: Core, event: BudgetRaised) -> None:
+    """Raise NotExpected if there is no such budget, or nothing waits for a confirmation."""
+    frames = machine.state.frames.items()
+    waiting = {address: it for address, it in frames if it.kind == "budget"}
+    if not event.limits:
+        if not any(_confirms(event, address, frame) for address, frame in waiting.items()):
+            raise NotExpected(
+                "no fan-out waits for a confirmation" + (f" at '{event.owner}'" if event.owner else "")
+            )
+    elif not _has_budget(machine, event.owner):
+        whose = f"'{event.owner}'" if event.owner else f"the run {machine.state.run_id}"
+        known = dict.fromkeys(it.budget.partition("@")[2] for it in waiting.values())
+        hint = (
+            f"used up now: {', '.join(repr(it) if it else 'that of the run' for it in known)}"
+            if known
+            else ""
+        )
+        raise NotExpected(f"{whose} has no budget", hint=hint)
+
+
+def _has_budget(machine: Core, owner: str) -> bool:
+    """Whether a budget that is in force has this address."""
+    if not owner:
+        return machine.plan_named(machine.state.root.workflow).budget is not None
+    if owner.endswith("/"):
+        inside = machine.scope_inside(owner[:-1])
+        return inside is not None and inside.scope.each is None and inside.program.plan.budget is not None
+    around = machine.scope_inside(owner.rpartition("/")[0])
+    index = around.program.ids.get(owner.rpartition("/")[2]) if around is not None else None
+    return around is not None and index is not None and around.program.nodes[index].budget is not None

@@ -196,10 +196,11 @@ class BudgetRaised(_OfRun, frozen=True, tag="budget_raised"):
     """A person allowed agents to do more: what waits for it starts."""
 
     limits: dict[str, float]
-    """New limits, by name; empty: only what waits for a confirmation starts."""
+    """New limits, by name; empty: a fan-out that waits for a confirmation starts."""
     by: Identity
     owner: str = ""
-    """The address of the budget; empty: the run's own."""
+    """The address of the budget; empty: the run's own. Without limits, the address of the fan-out; empty: all
+    that wait."""
 
 
 class TimerFired(_OfAttempt, frozen=True, tag="timer"):
@@ -252,6 +253,8 @@ class Reopened(_OfRun, frozen=True, tag="reopened"):
     """The decision of the person who sent the steps back."""
     raised: dict[str, dict[str, float]] = {}
     """New limits of budgets, by their addresses."""
+    by: Identity | None = None
+    """Who has raised them."""
 
     def map_outputs(self, change: Callable[[Value], Value]) -> Self:
         whole = msgspec.to_builtins(self.state)

@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, NotExpected
-from workflows_mcp.machine.budgets import add_tokens, raise_budget, spent_of
+from workflows_mcp.machine.budgets import add_tokens, expect_budget, raise_budget, spent_of
 from workflows_mcp.machine.changes import WrongChange
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -890,11 +890,6 @@ def expect_gate(machine: Machine, event: Decided) -> None:
         raise NotExpected(f"the gate '{event.address}' was reached again since: decide on what it shows now")
     if frame.deadline is not None and event.at > frame.deadline:
         raise NotExpected(f"the gate '{event.address}' has timed out")
-
-
-def expect_budget(machine: Machine, event: BudgetRaised) -> None:
-    if not machine.has_budgets:
-        raise NotExpected(f"the run {machine.state.run_id} has no budget")
 
 
 def expect_item(machine: Machine, event: SlotFreed) -> None:

@@ -72,6 +72,9 @@ FrameKind = Literal["step", "agent", "gate", "verify", "budget", "call", "plan",
 Via = Literal["mcp", "form", "terminal", "token", "command", "page"]
 
 
+CONFIRM = "confirm "
+"""What `Frame.budget` begins with if a person has to confirm a fan-out."""
+
 TERMINAL = frozenset({"completed", "failed", "skipped"})
 
 
@@ -264,6 +267,11 @@ class Frame(msgspec.Struct, omit_defaults=True):
     """Which check of the step runs."""
     budget: str = ""
     """What is used up, and of which budget: `agent_steps`, or `agent_steps of review`."""
+
+    @property
+    def waits_for_confirmation(self) -> bool:
+        """Whether a person has to confirm a fan-out."""
+        return self.budget.startswith(CONFIRM)
 
     @property
     def on_server(self) -> bool:

@@ -12,8 +12,9 @@ makes it. A decision by an agent, or by somebody who is not an approver, is refu
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -45,6 +46,10 @@ _MESSAGE_CHARS = 1_000
 NUMBERS = ("agent_steps", "sub_agents", "tokens", "time")
 
 
+RetryWithMore = Callable[[str, Mapping[str, float], Identity, str], Awaitable[tuple[str, bool]]]
+"""Continues a run that has failed because of its budget; see `Reruns.retry_with_more`."""
+
+
 class Decisions:
     def __init__(
         self,
@@ -53,6 +58,7 @@ class Decisions:
         approvers: Mapping[str, tuple[str, ...]],
         *,
         redacted: Callable[[Machine], Redact],
+        retry_with_more: RetryWithMore,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`approvers` are the groups of the settings: the people in each."""
@@ -60,6 +66,7 @@ class Decisions:
         self._registry = registry
         self._approvers = approvers
         self._redacted = redacted
+        self._retry_with_more = retry_with_more
         self._now = now
 
     async def open(self, workflow_id: str) -> list[OpenDecision]:
@@ -154,12 +161,14 @@ class Decisions:
         if found.budget:
             hint = f"say how much: {found.how}"
             raise RequestError("allowing more of a budget needs a number", hint=hint, code="how_much")
-        await self.raise_budget(run_id, {}, by=by)
+        await self.raise_budget(run_id, {}, by=by, owner=found.address)
 
     async def raise_budget(
         self, run_id: str, limits: Mapping[str, float], *, by: Identity, owner: str = ""
-    ) -> None:
-        """Set new limits of a budget; what waits for it starts. Without limits, a fan-out is confirmed."""
+    ) -> str:
+        """Set new limits of a budget; what waits for it starts. Without limits, a fan-out is confirmed.
+
+        Return the run that continues: one that has failed because of its budget is retried."""
         if not by.human:
             why = f"only a person can raise a budget, and {by} is none"
             await self.refused(run_id, "gate", why, by=by)
@@ -167,13 +176,20 @@ class Decisions:
         for name, value in limits.items():
             if name not in NUMBERS:
                 raise RequestError(f"a budget has no '{name}'", hint=did_you_mean(name, NUMBERS))
-            if value <= 0:
-                raise RequestError(f"the budget '{name}' must be more than 0, not {value}")
+            if not 0 < value < math.inf:
+                raise RequestError(
+                    f"the budget '{name}' must be a number above 0, not {value:g}", code="wrong_value"
+                )
+        if limits:
+            run_id, done = await self._retry_with_more(run_id, limits, by, owner)
+            if done:
+                return run_id
         raised = BudgetRaised(self._now(), dict(limits), by, owner)
         await self._engine.send(run_id, lambda machine, now: replace(raised, at=now))
         machine = await self._engine.view(run_id)
         if machine.state.status == "running" and machine.state.parked is not None:
             await self._engine.send(run_id, lambda machine, now: Resumed(now))
+        return run_id
 
     async def refused(
         self,

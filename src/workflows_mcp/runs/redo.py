@@ -38,9 +38,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+
+from msgspec.structs import replace
 
 from workflows_mcp.answers import (
     Checkpoint,
@@ -58,7 +60,9 @@ from workflows_mcp.answers import (
 from workflows_mcp.engines import ChangedDefinition, Engine
 from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
 from workflows_mcp.machine import (
+    BUDGET_CODE,
     Event,
+    Identity,
     Machine,
     Path,
     Reopening,
@@ -66,6 +70,7 @@ from workflows_mcp.machine import (
     RunState,
     StateUpdated,
     failed_steps,
+    record_at,
     replayed,
     scope_at,
     value_at,
@@ -125,6 +130,26 @@ class Reruns:
                 return made, True
             run_id = made
 
+    async def retry_with_more(
+        self, run_id: str, limits: Mapping[str, float], by: Identity, owner: str
+    ) -> tuple[str, bool]:
+        """Continue a run that failed because a budget was used up, with a larger one.
+
+        Return the run that continues, and whether it has the larger budget: not if it was there before."""
+        while True:
+            bundle, events = await self._engine.journal(run_id)
+            machine = await asyncio.to_thread(replayed, bundle, events)
+            if not _failed_by_budget(machine):
+                return run_id, False
+            made = await continued_as(self._engine, run_id, len(events))
+            if made is None:
+                break
+            run_id = made
+        reopening = await asyncio.to_thread(Reopening, bundle, events, failed_steps(machine))
+        event = replace(reopening.event(), raised={owner: dict(limits)}, by=by)
+        request = retry_request(run_id, len(events))
+        return await self._engine.fork(run_id, len(events), (event,), request_id=request), True
+
     async def fork(
         self, workflow_id: str, step_id: str, new: Bundle | None = None, *, request_id: str | None = None
     ) -> str:
@@ -133,6 +158,13 @@ class Reruns:
         bundle, events = await self._engine.journal(run_id)
         at, then, changed = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events, new)
         return await self._engine.fork(run_id, at, then, changed=changed, request_id=request_id)
+
+
+def _failed_by_budget(machine: Machine) -> bool:
+    if machine.state.status != "failed":
+        return False
+    records = [record_at(machine.state, address) for address in failed_steps(machine)]
+    return any(it is not None and it.fault is not None and it.fault.code == BUDGET_CODE for it in records)
 
 
 def _can_retry(run_id: str, bundle: Bundle, events: Sequence[Event]) -> bool:

@@ -105,8 +105,9 @@ class Service:
         self._histories = Histories(engine, self._askable, settings.limits)
         self._reruns = Reruns(engine)
         self.decisions = Decisions(
-            engine, self._askable, settings.approvers, redacted=self._redacted, now=now
-        )
+            engine, self._askable, settings.approvers, redacted=self._redacted,
+            retry_with_more=self._reruns.retry_with_more, now=now,
+        )  # fmt: skip
         self._agents = AgentProtocol(
             engine, self._histories, self._askable, settings.limits, redacted=self._redacted, place=_place,
             now=now, redo=self._reruns.options, refused=self.decisions.refused,
@@ -311,10 +312,10 @@ class Service:
 
     async def raise_budget(
         self, run_id: str, limits: Mapping[str, float], *, by: Identity, owner: str = ""
-    ) -> None:
-        """Allow agents to do more, as a person has decided."""
+    ) -> str:
+        """Allow agents to do more, as a person has decided; return the run that continues."""
         await self._engine.ensure_driven(run_id)
-        await self.decisions.raise_budget(run_id, limits, by=by, owner=owner)
+        return await self.decisions.raise_budget(run_id, limits, by=by, owner=owner)
 
     async def answer_form(
         self, run_id: str, step_id: str, content: dict[str, Value], *, by: Identity
