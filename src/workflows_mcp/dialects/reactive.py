@@ -73,6 +73,7 @@ from workflows_mcp.plan import (
     Use,
     While,
     check_items,
+    is_object,
     secrets_in,
 )
 from workflows_mcp.steps import StepRegistry
@@ -473,6 +474,10 @@ class _Compiler:
         found: dict[str, Value] | None = None
         if body.is_task:
             found = self.reader.values(keys(RESULT_KEY), body.given, body.path, []).get("result")
+        if found is not None and not is_object(found):
+            message = "the result of a task is an object: the fields of its state that 'properties' names"
+            hint = "e.g. result: {type: object, required: [verdict], properties: {verdict: {type: string}}}"
+            self.reader.problem("wrong_value", message, hint, (*body.path, "result"))
         return found
 
 
