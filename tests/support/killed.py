@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,16 @@ from support.stdio import serving
 _CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 
 
-def called(directory: Path, tool: str, *, toolsets: str = "core", **arguments: Any) -> dict[str, Any]:
-    """The answer of a server that has its home and its workspace in the directory."""
+def called(
+    directory: Path,
+    tool: str,
+    *,
+    toolsets: str = "core",
+    until: Callable[[], bool] = lambda: True,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """The answer of a server that has its home and its workspace in the directory; it is killed when `until`
+    holds."""
     command, environment, workspace = serving(directory, toolsets)
     server = subprocess.Popen(
         command,
@@ -24,7 +34,12 @@ def called(directory: Path, tool: str, *, toolsets: str = "core", **arguments: A
         cwd=workspace,
     )
     try:
-        return _answer(server, tool, arguments)
+        answer = _answer(server, tool, arguments)
+        end = time.monotonic() + 20
+        while not until():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        return answer
     finally:
         server.kill()
         server.communicate()
