@@ -22,8 +22,8 @@ _COMPATIBLE = ("graph", "stateful", "reactive")
 _OTHER_WAYS: tuple[Way, ...] = ("reactive", "graph")
 
 _WHAT = (
-    "Runs workflows (YAML) durably: the server does what it can and keeps the state; the rest is for you or the "
-    "user.\n"
+    "Runs workflows (YAML) durably: the server does what it can and keeps the state; the rest is for you or "
+    "the user.\n"
 )
 _LONG_VALUES = "Long values are cut; a note there says which call reads on."
 _STEPS: dict[Way, str] = {
