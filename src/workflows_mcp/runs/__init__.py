@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from workflows_mcp.lazy import exports
 
 if TYPE_CHECKING:
+    from workflows_mcp.runs.one_task import TaskService
     from workflows_mcp.runs.progress import (
         Progress,
         ProgressReport,
@@ -26,6 +27,7 @@ __all__ = [
     "ProgressTracker",
     "Service",
     "StepFailure",
+    "TaskService",
     "UserQuestion",
     "UserQuestions",
     "WorkflowSummary",
@@ -40,6 +42,7 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
+        "one_task": "TaskService",
         "progress": "Progress ProgressReport ProgressTracker has_stopped reporting_progress",
         "service": "Line Service WorkflowSummary read_yaml",
         "startup": "descriptor_limit raise_descriptor_limit startup_checks",

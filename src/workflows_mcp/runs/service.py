@@ -254,6 +254,10 @@ class Service:
         next_id = await self._agents.next_target(workflow_id)
         return await self._agents.answer(next_id, wait_seconds)
 
+    async def full_id(self, workflow_id: str) -> str:
+        """Return the full id of a task that is named in short; an id of no task is returned as it is."""
+        return await self._agents.full_id(workflow_id)
+
     async def next_step(
         self,
         workflow_id: str,
