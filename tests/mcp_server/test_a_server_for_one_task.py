@@ -192,6 +192,29 @@ def test_everything_that_the_service_can_do_is_allowed_by_name_or_refused(desk: 
     with_service(desk, f"{run}.review.0", work)
 
 
+def test_what_shows_a_whole_run_is_refused_for_a_task_and_allowed_for_a_run(desk: Desk) -> None:
+    run, _ = started(desk)
+
+    def whole(service: TaskService, workflow_id: str) -> list[Awaitable[Any]]:
+        return [
+            service.inspector.details(workflow_id),
+            service.debugger.debug_info(workflow_id),
+            service.debugger.trace_transformations(workflow_id, None),
+        ]
+
+    async def refused(service: TaskService) -> None:
+        for call in whole(service, f"{run}.review.0"):
+            with pytest.raises(RequestError, match=REFUSED):
+                await call
+
+    async def allowed(service: TaskService) -> None:
+        for call in whole(service, run):
+            assert await call
+
+    with_service(desk, f"{run}.review.0", refused)
+    with_service(desk, run, allowed)
+
+
 # ---- through a client
 
 

@@ -8,8 +8,8 @@
 The skills of the plugin are served as they are, so that both have the same text. Each workflow that can run
 is a skill of its own: what it is for, its inputs, and how to start it. A skill is one file, `SKILL.md`.
 
-The name of a skill has only small letters, digits and hyphens. Workflows whose names become the same are told
-apart by a hash of their names.
+The name of a skill has only small letters, digits and hyphens. If the names of two
+workflows become the same, a hash is added.
 """
 
 from __future__ import annotations

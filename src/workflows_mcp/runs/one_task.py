@@ -79,7 +79,7 @@ class _Scope(NamedTuple):
 
 
 class _Part:
-    """A part of the service, of which only what is allowed is passed on."""
+    """A part of the service that passes on only what is allowed."""
 
     def __init__(self, part: Any, allowed: Allowed, scope: _Scope) -> None:
         self._part = part
