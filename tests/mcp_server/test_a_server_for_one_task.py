@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from mcp.types import ElicitResult
 
 from support.in_memory import Desk, called
 from support.task_client import TaskClient, ask
@@ -357,6 +358,48 @@ def test_the_tasks_extension_and_forms_of_another_run_are_refused(desk: Desk) ->
             assert (await called(client, "get_workflow_status", workflow_id=it))["status"] == "pending_action"
 
     desk.serve(still_running)
+
+
+ASKS = """\
+name: asks
+elicitation: true
+initial_state: {}
+steps:
+  - {id: approve, type: gate, needs_state: [], message: "Release?"}
+"""
+PROMPT = "type: prompt, prompt_type: confirm"
+
+
+@pytest.mark.parametrize("asked", ["type: gate", PROMPT])
+def test_no_form_is_shown_to_the_client_of_a_sub_agent(asked: str, desk: Desk) -> None:
+    """That client is a program: what it fills in is no answer of a person."""
+    desk.define("asks", ASKS.replace("type: gate", asked))
+    forms: list[str] = []
+
+    async def fill_in(_: Any, params: Any) -> ElicitResult:
+        forms.append(params.message)
+        return ElicitResult(action="accept", content={"confirmed": True, "decision": "approve"})
+
+    async def start(client: Client) -> str:
+        return str((await called(client, "start_workflow", workflow="asks", wait_seconds=0))["workflow_id"])
+
+    run = desk.serve(start)
+
+    async def work(client: Client) -> None:
+        for tool in ("get_next_step", "get_workflow_status"):
+            found = await called(client, tool, workflow_id=run)
+            assert found["status"] == ("pending_action" if asked == PROMPT else "waiting")
+
+    for mode in ("auto", "legacy"):
+        desk.serve(work, more={"WORKFLOWS_TASK": run}, mode=mode, elicitation_callback=fill_in)
+    assert forms == []
+
+    async def filled_in(client: Client) -> None:
+        await called(client, "get_workflow_status", workflow_id=run)
+        assert len(forms) == 1
+
+    if asked == PROMPT:
+        desk.serve(filled_in, elicitation_callback=fill_in)
 
 
 def test_a_task_with_sub_agents_of_its_own_may_reach_them(desk: Desk) -> None:

@@ -92,7 +92,8 @@ class WorkflowsServer(ServerOfTheLibrary):
         self._settings = settings
         self._service = cast("Service", service)
         self._workflows = workflows
-        self._elicitation = None if settings.read_only else Elicitation()
+        # a sub-agent has no user who could fill in a form
+        self._elicitation = Elicitation() if settings.starts_runs else None
         tasks = Tasks(
             self._tool,
             stores_notes=not settings.read_only,

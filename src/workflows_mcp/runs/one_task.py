@@ -48,9 +48,6 @@ ALLOWED: Mapping[str, Allowed] = {
     ),
     "debugger": Allowed(free="test_transformation explain_plan", of_run="trace_transformations debug_info"),
     "conversations": Allowed(of_task="read update dependencies"),
-    "elicitation": Allowed(
-        of_task="questions form_shown form_answered form_failed until_closed",
-    ),
 }
 
 
@@ -122,7 +119,6 @@ class TaskService(_Part):
         self.conversations = _Conversations(service.conversations, ALLOWED["conversations"], scope)
         self.definitions = _Part(service.definitions, ALLOWED["definitions"], scope)
         self.debugger = _Part(service.debugger, ALLOWED["debugger"], scope)
-        self.elicitation = _Part(service.elicitation, ALLOWED["elicitation"], scope)
 
     async def __aenter__(self) -> TaskService:
         await self._service.__aenter__()
@@ -147,10 +143,14 @@ class TaskService(_Part):
     ) -> Answer:
         """Submit a result. The answer is always about the task, even if its agent would get the run next."""
         full_id = await self._scope.full_id(workflow_id)
-        await self._service.submit(
-            full_id, result, step_id=step_id, wait_seconds=0, explain_refusal=explain_refusal
+        answer = await self._service.submit(
+            full_id,
+            result,
+            step_id=step_id,
+            wait_seconds=wait_seconds,
+            explain_refusal=explain_refusal,
         )
-        return await self._service.status(full_id, wait_seconds=wait_seconds)
+        return answer if answer.workflow_id == full_id else await self._service.status(full_id)
 
     async def runs(self, **_: Any) -> dict[str, Any]:
         """List the task, as if it were the only run."""
