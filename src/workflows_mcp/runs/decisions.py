@@ -31,7 +31,7 @@ from workflows_mcp.machine import (
     Reopening,
     Resumed,
 )
-from workflows_mcp.plan import REJECTED
+from workflows_mcp.plan import REJECTED, duration_seconds
 from workflows_mcp.runs.callers import caller
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import did_you_mean, shown
@@ -147,6 +147,15 @@ class Decisions:
         self, run_id: str, limits: Mapping[str, float], *, by: Identity, owner: str = ""
     ) -> None:
         """Set new limits of a budget; what waits for it starts. Without limits, a fan-out is confirmed."""
+        await self.check_limits(run_id, limits, by)
+        raised = BudgetRaised(self._now(), dict(limits), by, owner)
+        await self._engine.send(run_id, lambda machine, now: replace(raised, at=now))
+        machine = await self._engine.view(run_id)
+        if machine.state.status == "running" and machine.state.parked is not None:
+            await self._engine.send(run_id, lambda machine, now: Resumed(now))
+
+    async def check_limits(self, run_id: str, limits: Mapping[str, float], by: Identity) -> None:
+        """Refuse new limits that are not from a person, or that no budget has."""
         if not by.human:
             why = f"only a person can raise a budget, and {by} is none"
             await self.refused(run_id, "gate", why, by=by)
@@ -156,11 +165,6 @@ class Decisions:
                 raise RequestError(f"a budget has no '{name}'", hint=did_you_mean(name, NUMBERS))
             if value <= 0:
                 raise RequestError(f"the budget '{name}' must be more than 0, not {value}")
-        raised = BudgetRaised(self._now(), dict(limits), by, owner)
-        await self._engine.send(run_id, lambda machine, now: replace(raised, at=now))
-        machine = await self._engine.view(run_id)
-        if machine.state.status == "running" and machine.state.parked is not None:
-            await self._engine.send(run_id, lambda machine, now: Resumed(now))
 
     async def refused(
         self,
@@ -185,6 +189,16 @@ class Decisions:
             await self._engine.send(run_id, event)
         except RequestError:
             return  # the run has ended, or enough is recorded
+
+
+def read_limit(text: str) -> tuple[str, float]:
+    """Read a new limit of a budget: `agent_steps=300`, `time=4h`. Raises RequestError."""
+    name, _, value = (part.strip() for part in text.partition("="))
+    try:
+        return name, duration_seconds(value.replace("_", ""))
+    except ValueError:
+        hint = "write NAME=NUMBER, e.g. agent_steps=300 or time=4h"
+        raise RequestError(f"{shown(text)} is not a limit of a budget", hint=hint) from None
 
 
 def _named(found: list[OpenDecision], step_id: str | None, workflow_id: str) -> OpenDecision:
