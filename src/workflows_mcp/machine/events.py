@@ -254,7 +254,7 @@ class Reopened(_OfRun, frozen=True, tag="reopened"):
     raised: dict[str, dict[str, float]] = {}
     """New limits of budgets, by their addresses."""
     by: Identity | None = None
-    """Who has raised them."""
+    """The person who has allowed them."""
 
     def map_outputs(self, change: Callable[[Value], Value]) -> Self:
         whole = msgspec.to_builtins(self.state)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -46,10 +46,6 @@ _MESSAGE_CHARS = 1_000
 NUMBERS = ("agent_steps", "sub_agents", "tokens", "time")
 
 
-RetryWithMore = Callable[[str, Mapping[str, float], Identity, str], Awaitable[tuple[str, bool]]]
-"""Continues a run that has failed because of its budget; see `Reruns.retry_with_more`."""
-
-
 class Decisions:
     def __init__(
         self,
@@ -58,7 +54,6 @@ class Decisions:
         approvers: Mapping[str, tuple[str, ...]],
         *,
         redacted: Callable[[Machine], Redact],
-        retry_with_more: RetryWithMore,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`approvers` are the groups of the settings: the people in each."""
@@ -66,7 +61,6 @@ class Decisions:
         self._registry = registry
         self._approvers = approvers
         self._redacted = redacted
-        self._retry_with_more = retry_with_more
         self._now = now
 
     async def open(self, workflow_id: str) -> list[OpenDecision]:
@@ -165,10 +159,17 @@ class Decisions:
 
     async def raise_budget(
         self, run_id: str, limits: Mapping[str, float], *, by: Identity, owner: str = ""
-    ) -> str:
-        """Set new limits of a budget; what waits for it starts. Without limits, a fan-out is confirmed.
+    ) -> None:
+        """Set new limits of a budget; what waits for it starts. Without limits, a fan-out is confirmed."""
+        await self.check_limits(run_id, limits, by)
+        raised = BudgetRaised(self._now(), dict(limits), by, owner)
+        await self._engine.send(run_id, lambda machine, now: replace(raised, at=now))
+        machine = await self._engine.view(run_id)
+        if machine.state.status == "running" and machine.state.parked is not None:
+            await self._engine.send(run_id, lambda machine, now: Resumed(now))
 
-        Return the run that continues: one that has failed because of its budget is retried."""
+    async def check_limits(self, run_id: str, limits: Mapping[str, float], by: Identity) -> None:
+        """Refuse new limits that are not from a person, or that no budget has."""
         if not by.human:
             why = f"only a person can raise a budget, and {by} is none"
             await self.refused(run_id, "gate", why, by=by)
@@ -180,16 +181,6 @@ class Decisions:
                 raise RequestError(
                     f"the budget '{name}' must be a number above 0, not {value:g}", code="wrong_value"
                 )
-        if limits:
-            run_id, done = await self._retry_with_more(run_id, limits, by, owner)
-            if done:
-                return run_id
-        raised = BudgetRaised(self._now(), dict(limits), by, owner)
-        await self._engine.send(run_id, lambda machine, now: replace(raised, at=now))
-        machine = await self._engine.view(run_id)
-        if machine.state.status == "running" and machine.state.parked is not None:
-            await self._engine.send(run_id, lambda machine, now: Resumed(now))
-        return run_id
 
     async def refused(
         self,

@@ -38,9 +38,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -70,7 +70,6 @@ from workflows_mcp.machine import (
     RunState,
     StateUpdated,
     failed_steps,
-    record_at,
     replayed,
     scope_at,
     value_at,
@@ -87,6 +86,14 @@ Fork = tuple[int, Sequence[Event], ChangedDefinition | None]
 """At which position to fork a run, the events that follow, and its changed definition."""
 _NAMED = 12
 _REMEMBERED = 256
+
+
+class RaisedBudgets(NamedTuple):
+    """New limits of a budget, which a person has allowed."""
+
+    limits: dict[str, float]
+    by: Identity
+    owner: str = ""
 
 
 class Reruns:
@@ -112,16 +119,20 @@ class Reruns:
                 self._can_retry.popitem(last=False)
         return self._can_retry[run_id]
 
-    async def retry(self, run_id: str, new: Bundle | None = None) -> tuple[str, bool]:
+    async def retry(
+        self, run_id: str, new: Bundle | None = None, raised: RaisedBudgets | None = None
+    ) -> tuple[str, bool]:
         """Return the run that continues this one, and whether it existed before.
 
-        `new` is a changed definition; see `changed_definition.py`."""
+        `new` is a changed definition; see `changed_definition.py`. `raised` are new limits of budgets."""
         while True:
             bundle, events = await self._engine.journal(run_id)
             request = retry_request(run_id, len(events))
             made = await continued_as(self._engine, run_id, len(events))
             if made is None:
-                at, then, changed = await asyncio.to_thread(_for_another_try, run_id, bundle, events, new)
+                at, then, changed = await asyncio.to_thread(
+                    _for_another_try, run_id, bundle, events, new, raised
+                )
                 made = await self._engine.fork(run_id, at, then, changed=changed, request_id=request)
                 return made, False
             if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
@@ -129,26 +140,6 @@ class Reruns:
                     raise _continued_otherwise(run_id, made)
                 return made, True
             run_id = made
-
-    async def retry_with_more(
-        self, run_id: str, limits: Mapping[str, float], by: Identity, owner: str
-    ) -> tuple[str, bool]:
-        """Continue a run that failed because a budget was used up, with a larger one.
-
-        Return the run that continues, and whether it has the larger budget: not if it was there before."""
-        while True:
-            bundle, events = await self._engine.journal(run_id)
-            machine = await asyncio.to_thread(replayed, bundle, events)
-            if not _failed_by_budget(machine):
-                return run_id, False
-            made = await continued_as(self._engine, run_id, len(events))
-            if made is None:
-                break
-            run_id = made
-        reopening = await asyncio.to_thread(Reopening, bundle, events, failed_steps(machine))
-        event = replace(reopening.event(), raised={owner: dict(limits)}, by=by)
-        request = retry_request(run_id, len(events))
-        return await self._engine.fork(run_id, len(events), (event,), request_id=request), True
 
     async def fork(
         self, workflow_id: str, step_id: str, new: Bundle | None = None, *, request_id: str | None = None
@@ -158,13 +149,6 @@ class Reruns:
         bundle, events = await self._engine.journal(run_id)
         at, then, changed = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events, new)
         return await self._engine.fork(run_id, at, then, changed=changed, request_id=request_id)
-
-
-def _failed_by_budget(machine: Machine) -> bool:
-    if machine.state.status != "failed":
-        return False
-    records = [record_at(machine.state, address) for address in failed_steps(machine)]
-    return any(it is not None and it.fault is not None and it.fault.code == BUDGET_CODE for it in records)
 
 
 def _can_retry(run_id: str, bundle: Bundle, events: Sequence[Event]) -> bool:
@@ -183,7 +167,13 @@ def _continued_otherwise(run_id: str, made: str) -> RequestError:
     )
 
 
-def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event], new: Bundle | None = None) -> Fork:
+def _for_another_try(
+    run_id: str,
+    bundle: Bundle,
+    events: Sequence[Event],
+    new: Bundle | None = None,
+    raised: RaisedBudgets | None = None,
+) -> Fork:
     machine = replayed(bundle, events)
     status, fault = machine.state.status, machine.state.fault
     if status == "cancelled":
@@ -200,6 +190,15 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event], new: 
     if new is not None:
         return _continued(bundle, new, events, failed)
     reopening = Reopening(bundle, events, failed)
+    if raised is not None:
+        event = replace(reopening.event(), raised={raised.owner: raised.limits}, by=raised.by)
+        return len(events), (event,), None
+    if fault.code == BUDGET_CODE:
+        raise RequestError(
+            f"the run {run_id} failed because a budget is used up: {fault.message}",
+            hint=fault.hint,
+            code="nothing_to_retry",
+        )
     if not reopening.ran:
         raise RequestError(
             f"the run {run_id} failed because of its definition and values, not because of a step, so it "

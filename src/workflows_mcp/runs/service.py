@@ -65,7 +65,7 @@ from workflows_mcp.runs.inspection import (
     RunList,
 )
 from workflows_mcp.runs.progress import ProgressTracker, asks
-from workflows_mcp.runs.redo import CheckpointResume, ConversationResume, Reruns, unpark
+from workflows_mcp.runs.redo import CheckpointResume, ConversationResume, RaisedBudgets, Reruns, unpark
 from workflows_mcp.runs.user_questions import Elicitation
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps import StepRegistry, default_registry
@@ -105,9 +105,8 @@ class Service:
         self._histories = Histories(engine, self._askable, settings.limits)
         self._reruns = Reruns(engine)
         self.decisions = Decisions(
-            engine, self._askable, settings.approvers, redacted=self._redacted,
-            retry_with_more=self._reruns.retry_with_more, now=now,
-        )  # fmt: skip
+            engine, self._askable, settings.approvers, redacted=self._redacted, now=now
+        )
         self._agents = AgentProtocol(
             engine, self._histories, self._askable, settings.limits, redacted=self._redacted, place=_place,
             now=now, redo=self._reruns.options, refused=self.decisions.refused,
@@ -261,6 +260,10 @@ class Service:
         next_id = await self._agents.next_target(workflow_id)
         return await self._agents.answer(next_id, wait_seconds)
 
+    async def full_id(self, workflow_id: str) -> str:
+        """Return the full id of a task that is named in short; an id of no task is returned as it is."""
+        return await self._agents.full_id(workflow_id)
+
     async def next_step(
         self,
         workflow_id: str,
@@ -280,15 +283,17 @@ class Service:
         wait_seconds: float = 0.0,
         alone: bool = False,
         at_work: bool = False,
+        patient: bool = False,
         with_checkpoints: bool = False,
     ) -> Answer:
-        """Return the status. `alone`: the caller has no sub-agents and gets the questions of all tasks."""
+        """Return the status. `alone`: the caller has no sub-agents and gets the questions of all tasks.
+        `patient`: wait for the decisions of people too."""
         return await self._agents.answer(
             workflow_id,
             wait_seconds,
             alone=alone,
             at_work=at_work,
-            patient=True,
+            patient=patient,
             with_checkpoints=with_checkpoints,
         )
 
@@ -313,9 +318,17 @@ class Service:
     async def raise_budget(
         self, run_id: str, limits: Mapping[str, float], *, by: Identity, owner: str = ""
     ) -> str:
-        """Allow agents to do more, as a person has decided; return the run that continues."""
+        """Allow agents to do more, as a person has decided; return the run that continues.
+
+        That is a new run if a budget has made this one fail."""
+        await self.decisions.check_limits(run_id, limits, by)
+        if (await self._engine.view(run_id)).state.status == "failed":
+            run_id, existed = await self._reruns.retry(run_id, raised=RaisedBudgets(dict(limits), by, owner))
+            if not existed:
+                return run_id
         await self._engine.ensure_driven(run_id)
-        return await self.decisions.raise_budget(run_id, limits, by=by, owner=owner)
+        await self.decisions.raise_budget(run_id, limits, by=by, owner=owner)
+        return run_id
 
     async def answer_form(
         self, run_id: str, step_id: str, content: dict[str, Value], *, by: Identity
@@ -392,7 +405,7 @@ class Service:
         Retrying twice returns the same new run. A task in progress is delegated again, in the same run. The
         new run can have a changed definition: a workflow by its name, its text or its file.
         """
-        new = self._changed_bundle(workflow, text, file)
+        new = await self._changed_bundle(run_of(run_id), workflow, text, file)
         if run_of(run_id) != run_id:
             if new is not None:
                 raise RequestError("a task keeps the definition of its run", hint="retry the run instead")
@@ -420,8 +433,8 @@ class Service:
 
         A run that waits for an agent or is parked is cancelled as superseded, unless `keep` is set.
         """
-        new = self._changed_bundle(workflow, text, file)
         run_id = run_of(workflow_id)
+        new = await self._changed_bundle(run_id, workflow, text, file)
         old = (await self._engine.view(run_id)).state
         waits = old.status == "running" and (asks(old) or old.parked is not None)
         made = await self._reruns.fork(workflow_id, step_id, new, request_id=request_id)
@@ -443,12 +456,12 @@ class Service:
         answer.forked_from = await self.inspector.origin_of(run_id)
         return answer
 
-    async def note(self, run_id: str, note: str) -> None:
-        """Store a note beside a run, for its clients."""
-        await self._engine.heartbeat(run_id, note, self._now())
+    async def note(self, workflow_id: str, note: str) -> None:
+        """Store a note beside a run, or the run of a task, for its clients."""
+        await self._engine.heartbeat(run_of(workflow_id), note, self._now())
 
-    async def noted(self, run_id: str, note: str) -> bool:
-        return note in await self._engine.last_seen(run_id)
+    async def noted(self, workflow_id: str, note: str) -> bool:
+        return note in await self._engine.last_seen(run_of(workflow_id))
 
     async def prune(self, limits: Limits | None = None, *, dry_run: bool = False) -> dict[str, Any]:
         """Delete ended runs beyond the limits: those given, or those of the settings."""
@@ -574,9 +587,22 @@ class Service:
         self._secrets.learn((*machine.bundle.secrets, *(name for plan in plans for name in plan.secrets)))
         return self._secrets.redact
 
-    def _changed_bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle | None:
-        given = any(it is not None for it in (workflow, text, file))
-        return self._checked_bundle(workflow, text, file) if given else None
+    async def _changed_bundle(
+        self, run_id: str, workflow: str | None, text: str | None, file: str | None
+    ) -> Bundle | None:
+        """Return the definition with which a run continues, if it is given another one.
+
+        Only a person can change the definition of a run with gates or budgets: it could leave them out."""
+        if all(it is None for it in (workflow, text, file)):
+            return None
+        by = caller()
+        bundle = (await self._engine.view(run_id)).bundle
+        if bundle.is_guarded and (by is None or not by.human):
+            message = f"the run {run_id} has gates or budgets, so only a person can change its definition"
+            await self.decisions.refused(run_id, "gate", message)
+            hint = f"tell the user: workflows-mcp retry {run_id} --definition FILE, in a terminal"
+            raise RequestError(message, hint=hint, code="only_people")
+        return self._checked_bundle(workflow, text, file)
 
     def _checked_bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle:
         """Return a workflow that the settings allow, and whose secrets exist."""
