@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from workflows_mcp.lazy import exports
 
 if TYPE_CHECKING:
+    from workflows_mcp.runs.client_sessions import Agent, Denial, Held, Hold, PendingRuns
     from workflows_mcp.runs.progress import (
         Progress,
         ProgressReport,
@@ -17,15 +18,22 @@ if TYPE_CHECKING:
     from workflows_mcp.runs.service import Line, Service, WorkflowSummary, read_yaml
     from workflows_mcp.runs.startup import descriptor_limit, raise_descriptor_limit, startup_checks
     from workflows_mcp.runs.submissions import StepFailure
+    from workflows_mcp.runs.tool_rules import ToolUse
     from workflows_mcp.runs.user_questions import UserQuestion, UserQuestions
 
 __all__ = [
+    "Agent",
+    "Denial",
+    "Held",
+    "Hold",
     "Line",
+    "PendingRuns",
     "Progress",
     "ProgressReport",
     "ProgressTracker",
     "Service",
     "StepFailure",
+    "ToolUse",
     "UserQuestion",
     "UserQuestions",
     "WorkflowSummary",
@@ -40,10 +48,12 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
+        "client_sessions": "Agent Denial Held Hold PendingRuns",
         "progress": "Progress ProgressReport ProgressTracker has_stopped reporting_progress",
         "service": "Line Service WorkflowSummary read_yaml",
         "startup": "descriptor_limit raise_descriptor_limit startup_checks",
         "submissions": "StepFailure",
+        "tool_rules": "ToolUse",
         "user_questions": "UserQuestion UserQuestions",
     },
 )

@@ -54,6 +54,7 @@ from workflows_mcp.policy import (
 )
 from workflows_mcp.runs.agent_protocol import AgentProtocol, ExplainRefusal
 from workflows_mcp.runs.checkpoints import Histories
+from workflows_mcp.runs.client_sessions import ClientSessions
 from workflows_mcp.runs.conversations import Conversations
 from workflows_mcp.runs.definitions import Definitions
 from workflows_mcp.runs.inspection import (
@@ -118,6 +119,7 @@ class Service:
         )  # fmt: skip
         self.debugger = Debugger(engine, self._agents, registry, settings.limits, bundle_of=catalog.bundle)
         self.inspector = Inspector(engine, self._agents, catalog, settings.limits)
+        self.client_sessions = ClientSessions(settings, self._agents, self._record_refusal)
         self._open = ExitStack()
 
     @classmethod
@@ -512,6 +514,9 @@ class Service:
         """Raise RequestError if a result could not be stored and read back unchanged."""
         if (found := unfit(result, depth=self.settings.limits.value_depth)) is not None:
             raise RequestError(f"the result{found.place} is not accepted: {found.why}")
+
+    async def _record_refusal(self, workflow_id: str, what: str, address: str, message: str) -> None:
+        """Record what a hook refused."""
 
     def _redacted(self, machine: Machine) -> Redact:
         """Return the function that redacts the secrets of a run in values from outside."""
