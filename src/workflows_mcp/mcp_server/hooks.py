@@ -31,14 +31,14 @@ from workflows_mcp.values import from_json, to_json
 if TYPE_CHECKING:
     from workflows_mcp.answers import Action, Answer
     from workflows_mcp.mcp_server.lazy import LazyService
-    from workflows_mcp.runs import Denial, Held, Hold, PendingRuns, Service
+    from workflows_mcp.runs import Agent, Denial, Held, Hold, PendingRuns, Service
 
 logger = logging.getLogger(__name__)
 
 _EVENT_BYTES = 32 * 1024 * 1024
 _EVENT_SECONDS = 10.0
 _LIVE_SECONDS = 0.2
-_INSTRUCTION_CHARS = 600
+_STEP_CHARS = 600
 _CONTEXT_CHARS = 6000
 
 
@@ -223,11 +223,13 @@ class Hooks:
         return {}
 
 
-def _agent(event: Mapping[str, Any]) -> Any:
+def _agent(event: Mapping[str, Any]) -> Agent:
     from workflows_mcp.runs import Agent
 
     found = event.get("agent_id")
-    return Agent(found if isinstance(found, str) else "")
+    # Only Codex numbers the turns of a conversation
+    client = "codex" if "turn_id" in event else "claude-code"
+    return Agent(found if isinstance(found, str) else "", client)
 
 
 # Which run a call of our tools was about
@@ -394,10 +396,15 @@ def _title(answer: Answer) -> str:
 
 
 def _step(action: Action) -> str:
-    text = " ".join(action.instructions.split())
-    if len(text) > _INSTRUCTION_CHARS:
-        text = text[: _INSTRUCTION_CHARS - 1] + "…"
+    shown = [action.instructions, *([to_json(action.parameters)] if action.parameters else [])]
+    if action.feedback:
+        shown.append(f"Your last result was rejected: {'; '.join(action.feedback)}")
+    text = " ".join(_beginning(" ".join(it.split())) for it in shown)
     return f"'{action.step_id}' ({action.type}): {text}"
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _STEP_CHARS else f"{text[: _STEP_CHARS - 1]}…"
 
 
 def _submit(answer: Answer, action: Action, way: str) -> str:

@@ -17,16 +17,17 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 from workflows_mcp.answers import Action, Answer, run_of
 from workflows_mcp.errors import RequestError
+from workflows_mcp.machine import Identity, RefusedWhat
 from workflows_mcp.runs.agent_protocol import AgentProtocol
 from workflows_mcp.runs.tool_rules import Store, ToolUse, forbidden, not_allowed
 from workflows_mcp.settings import Settings
@@ -43,6 +44,12 @@ class Agent:
     """An agent of a conversation: the main one, or a sub-agent with an id of the client."""
 
     id: str = ""
+    client: str = ""
+    """The program: claude-code, codex."""
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(f"sub-agent {self.id}" if self.id else "agent", client=self.client)
 
 
 class _Bound(msgspec.Struct, omit_defaults=True):
@@ -124,16 +131,20 @@ class PendingRuns:
     way: str = ""
 
 
-RecordRefusal = Callable[[str, Literal["tool", "command", "stop"], str, str], Awaitable[None]]
-"""Records a refusal in the journal. It takes the run or task, what was refused, the address, the message."""
+class RecordRefusal(Protocol):
+    """Records a refusal in the journal of the run that a run or task belongs to."""
+
+    def __call__(
+        self, workflow_id: str, what: RefusedWhat, message: str, *, by: Identity, address: str
+    ) -> Awaitable[None]: ...
 
 
 class ClientSessions:
-    def __init__(self, settings: Settings, agents: AgentProtocol, record: RecordRefusal) -> None:
+    def __init__(self, settings: Settings, agents: AgentProtocol, refused: RecordRefusal) -> None:
         self._directory = settings.home / DIRECTORY
         self._settings = settings
         self._agents = agents
-        self._record = record
+        self._refused = refused
 
     # Which runs a conversation has
 
@@ -212,8 +223,13 @@ class ClientSessions:
         hold = Hold(held, session.way, count, most)
         if not hold.given_up:
             for it in held:
-                address = it.actions[0].address if it.actions else ""
-                await self._record(it.answer.workflow_id, "stop", address, "the agent tried to end its turn")
+                await self._refused(
+                    it.answer.workflow_id,
+                    "stop",
+                    f"the agent tried to end its turn at '{it.actions[0].step_id}'",
+                    by=agent.identity,
+                    address=it.actions[0].address,
+                )
         return hold
 
     async def ended(self, session_id: str, agent: Agent) -> None:
@@ -252,13 +268,15 @@ class ClientSessions:
         mine = session.of(agent) or session.of(Agent())
         if why := forbidden(use, self._store(protected, pids)):
             for it in mine[:1]:
-                await self._record(it.workflow_id, "command", "", f"{use.title}: {why}")
+                message = f"{use.title}: {why}"
+                await self._refused(it.workflow_id, "command", message, by=agent.identity, address="")
             return Denial("command", why, answers[mine[0].workflow_id] if mine else None)
         for it in mine:
             answer = answers[it.workflow_id]
             allowed = _allowed_now(answer)
             if allowed is not None and (why := not_allowed(allowed, use)):
-                await self._record(it.workflow_id, "tool", answer.actions[0].address, f"{use.title}: {why}")
+                message, address = f"{use.title}: {why}", answer.actions[0].address
+                await self._refused(it.workflow_id, "tool", message, by=agent.identity, address=address)
                 return Denial("tool", why, answer, allowed)
         return None
 
@@ -395,8 +413,7 @@ def _allowed_now(answer: Answer) -> tuple[str, ...] | None:
     """
     found: list[str] = []
     for action in answer.actions:
-        allowed: Sequence[str] | None = getattr(action, "allow_tools", None)
-        if allowed is None:
+        if action.allow_tools is None:
             return None
-        found += allowed if action.delegated is None else (*allowed, "Agent")
+        found += action.allow_tools if action.delegated is None else (*action.allow_tools, "Agent")
     return tuple(dict.fromkeys(found)) if answer.actions else None

@@ -124,7 +124,7 @@ class Service:
         )  # fmt: skip
         self.debugger = Debugger(engine, self._agents, registry, settings.limits, bundle_of=catalog.bundle)
         self.inspector = Inspector(engine, self._agents, catalog, settings.limits)
-        self.client_sessions = ClientSessions(settings, self._agents, self._record_refusal)
+        self.client_sessions = ClientSessions(settings, self._agents, self.decisions.refused)
         self._open = ExitStack()
 
     @classmethod
@@ -554,9 +554,6 @@ class Service:
         """Raise RequestError if a result could not be stored and read back unchanged."""
         if (found := unfit(result, depth=self.settings.limits.value_depth)) is not None:
             raise RequestError(f"the result{found.place} is not accepted: {found.why}")
-
-    async def _record_refusal(self, workflow_id: str, what: str, address: str, message: str) -> None:
-        """Record what a hook refused."""
 
     def _redacted(self, machine: Machine) -> Redact:
         """Return the function that redacts the secrets of a run in values from outside."""
