@@ -19,7 +19,7 @@ import re
 import tempfile
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -265,6 +265,7 @@ class ClientSessions:
         session, answers = await self._current(session_id)
         if session is None:
             return None
+        use = replace(use, root=str(self._settings.workspace))
         mine = session.of(agent) or session.of(Agent())
         if why := forbidden(use, self._store(protected, pids)):
             for it in mine[:1]:

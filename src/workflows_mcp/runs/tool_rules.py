@@ -93,7 +93,9 @@ class ToolUse:
     tool: str
     input: Mapping[str, Any]
     directory: str = ""
-    """The working directory of the agent."""
+    """The working directory of the agent, where its relative paths start."""
+    root: str = ""
+    """Where the paths of patterns start, if that is another directory: the workspace."""
 
     @property
     def name(self) -> str:
@@ -177,7 +179,8 @@ class _Rule:
             return True
         if use.group in ("Edit", "Read"):
             paths = list(use.paths) or [use.directory]
-            return all(path_matches(self.detail, path, use.directory) for path in paths)
+            root = use.root or use.directory
+            return all(path_matches(self.detail, _resolved(path, use.directory), root) for path in paths)
         if self.detail.startswith("domain:"):
             host = re.sub(r"\A[a-z]+://([^/?#]*@)?|[:/?#].*\Z", "", str(use.input.get("url", "")))
             return _host_matches(self.detail.removeprefix("domain:"), host)
@@ -207,7 +210,7 @@ def _command_not_allowed(rules: Sequence[_Rule], use: ToolUse) -> str:
     for word in script.written:
         if _HARMLESS_FILES.fullmatch(word.text):
             continue
-        writing = ToolUse("Write", {"file_path": word.text}, use.directory)
+        writing = ToolUse("Write", {"file_path": word.text}, use.directory, use.root)
         if not any(rule.allows(writing) for rule in rules):
             return f"writing to {_short(word.text)} is not allowed"
     for command in script.commands:
@@ -218,7 +221,7 @@ def _command_not_allowed(rules: Sequence[_Rule], use: ToolUse) -> str:
         if not command.words or command.words[0].text in _HARMLESS_COMMANDS:
             continue
         if command.words[0].text == "apply_patch":
-            patch = ToolUse("apply_patch", {"input": use.command}, use.directory)
+            patch = ToolUse("apply_patch", {"input": use.command}, use.directory, use.root)
             if any(rule.allows(patch) for rule in rules):
                 continue
         if not any(rule.allows_command(text) for rule in rules):
@@ -226,18 +229,18 @@ def _command_not_allowed(rules: Sequence[_Rule], use: ToolUse) -> str:
     return ""
 
 
-def path_matches(pattern: str, path: str, directory: str) -> bool:
+def path_matches(pattern: str, path: str, root: str) -> bool:
     """Whether a path fits a pattern such as `src/**`, `/abs/*.py` or `~/notes/**`.
 
     A pattern without a slash fits the name of a file at any depth, as in .gitignore.
     """
-    whole = _resolved(path, directory)
+    whole = _resolved(path, root)
     if "/" not in pattern.rstrip("/"):
         return any(fnmatch.fnmatchcase(part, pattern.rstrip("/")) for part in whole.split("/"))
     pattern = re.sub(r"\A//", "/", pattern)
-    pattern = os.path.join(os.path.realpath(directory or "."), os.path.expanduser(pattern.removeprefix("./")))
-    parts = re.split(r"(\*\*/?|\*|\?)", pattern)
-    wild = {"**": ".*", "**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    pattern = os.path.join(os.path.realpath(root or "."), os.path.expanduser(pattern.removeprefix("./")))
+    parts = re.split(r"(/\*\*\Z|\*\*/?|\*|\?)", pattern)
+    wild = {"/**": "(?:/.*)?", "**": ".*", "**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     return re.fullmatch("".join(wild.get(part) or re.escape(part) for part in parts), whole, re.S) is not None
 
 
