@@ -49,7 +49,8 @@ class Agent:
 
     @property
     def identity(self) -> Identity:
-        return Identity(f"sub-agent {self.id}" if self.id else "agent", client=self.client)
+        name = self.client or "an agent"
+        return Identity(f"{name}, sub-agent {self.id}" if self.id else name, client=self.client)
 
 
 class _Bound(msgspec.Struct, omit_defaults=True):
