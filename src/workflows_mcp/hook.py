@@ -44,11 +44,13 @@ def is_own_directory(path: str) -> bool:
 
 
 def data_directories() -> list[str]:
-    """Return the directories where runs may be: the usual ones, and those that servers have linked."""
-    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    found = [os.environ.get("WORKFLOWS_HOME", ""), f"{data}/workflows-mcp"]
+    """Return the directories where runs may be: those that servers have linked, and the usual ones."""
+    found = []
     if is_own_directory(links()):
+        # First, because the path of a socket must be short
         found += [f"{links()}/{name}" for name in sorted(os.listdir(links()))]
+    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    found += [os.environ.get("WORKFLOWS_HOME", ""), f"{data}/workflows-mcp"]
     return [directory for directory in found if directory]
 
 
@@ -58,20 +60,16 @@ def relay(event: bytes) -> bytes:
     # These come before a conversation has a run
     is_open = b"PostToolUse" in event or (starts and b'"clear"' in event)
     end = time.monotonic() + (START_SECONDS if starts else ANSWER_SECONDS)
-    seen = set()
-    for directory in data_directories():
-        real = os.path.realpath(directory)
-        if real in seen:
-            continue
-        seen.add(real)
-        if not (is_open or _has_run(directory, event)):
-            continue
-        while (answer := _ask(directory, event, end)) is None and starts and not is_open:
-            if time.monotonic() + _STEP_SECONDS > end:
-                break
-            time.sleep(_STEP_SECONDS)
-        if answer:
-            return answer
+    directories = {os.path.realpath(it): it for it in reversed(data_directories())}
+    waiting = [it for it in reversed(directories.values()) if is_open or _has_run(it, event)]
+    while waiting:
+        answers = [_ask(directory, event, end) for directory in waiting]
+        if found := next(filter(None, answers), b""):
+            return found
+        waiting = [it for it, answer in zip(waiting, answers, strict=True) if answer is None]
+        if is_open or not starts or time.monotonic() + _STEP_SECONDS > end:
+            break
+        time.sleep(_STEP_SECONDS)
     return b""
 
 

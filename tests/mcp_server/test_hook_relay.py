@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -28,13 +29,21 @@ BY_SCRIPT, BY_COMMAND = ["sh", str(SCRIPT)], [sys.executable, "-m", "workflows_m
 Relay = Callable[..., Awaitable[str]]
 
 
-def relaying(
-    directory: Path, command: list[str] = BY_SCRIPT, session: str = "s-1", **environment: str
-) -> Relay:
+def session_in(directory: Path) -> str:
+    """The session of a test: hooks look in every directory of this user where a server was."""
+    return hashlib.sha256(str(directory).encode()).hexdigest()[:20]
+
+
+def relaying(directory: Path, command: list[str] = BY_SCRIPT, session: str = "", **environment: str) -> Relay:
     """A function that sends an event as a client does, and gives what the client would read."""
 
     async def relay(name: str, **fields: Any) -> str:
-        event = {"session_id": session, "cwd": str(directory), "hook_event_name": name, **fields}
+        event = {
+            "session_id": session or session_in(directory),
+            "cwd": str(directory),
+            "hook_event_name": name,
+            **fields,
+        }
         arguments = [*command, "open"] if name == "PostToolUse" and command is BY_SCRIPT else command
         running = await asyncio.create_subprocess_exec(
             *arguments,
@@ -84,7 +93,7 @@ def test_a_deep_data_directory_has_a_socket_too(tmp_path: Path) -> None:
     deep.mkdir()
 
     async def work(call: Call) -> None:
-        relay = relaying(deep)
+        relay = relaying(deep, WORKFLOWS_HOME=str(deep / "home"))
         await started(call, relay)
         assert "block" in await relay("Stop")
 
@@ -172,7 +181,7 @@ def test_a_resumed_conversation_waits_for_its_server_to_start(tmp_path: Path) ->
 
     served(tmp_path, begin)
 
-    event = {"session_id": "s-1", "hook_event_name": "SessionStart", "source": "resume"}
+    event = {"session_id": session_in(tmp_path), "hook_event_name": "SessionStart", "source": "resume"}
     waiting = subprocess.Popen(
         BY_SCRIPT,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
@@ -190,7 +199,11 @@ def test_a_resumed_conversation_waits_for_its_server_to_start(tmp_path: Path) ->
 @pytest.mark.parametrize("command", [BY_SCRIPT, BY_COMMAND], ids=["hook.sh", "workflows-mcp hook"])
 def test_no_input_makes_it_fail(tmp_path: Path, command: list[str], printed: bytes) -> None:
     found = subprocess.run(
-        command, input=printed, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, capture_output=True
+        command,
+        input=printed,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True,
+        check=False,
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")
 
@@ -234,5 +247,6 @@ def _modules(code: str) -> set[str]:
         env=environment,
         capture_output=True,
         text=True,
+        check=False,
     )
     return set(found.stdout.split())
