@@ -84,6 +84,7 @@ class Place:
                     "ANTHROPIC_API_KEY": "none",
                     "WORKFLOWS_MCP_COMMAND": str(self._server),
                     "WORKFLOWS_HOME": str(self.runs),
+                    "WORKFLOWS_ELICITATION": "never",
                 },
             )
         assert printed.returncode == 0, printed.stdout + printed.stderr
