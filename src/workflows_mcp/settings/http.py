@@ -75,12 +75,12 @@ class HttpSettings:
     address: Address | None = None
     """None: serve MCP over stdin and stdout."""
     token: str | None = field(default=None, repr=False)
-    tokens: Mapping[str, NamedToken] = field(default_factory=dict, repr=False)
-    """Further tokens, by the names of their users."""
     hosts: tuple[str, ...] = ()
     connections: int = 1000
     header_seconds: float = 20.0
     body_seconds: float = 120.0
+    tokens: Mapping[str, NamedToken] = field(default_factory=dict, repr=False)
+    """Further tokens, by the names of their users."""
 
 
 def in_url(host: str) -> str:
