@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Identity, events
 from workflows_mcp.runs import Service
 from workflows_mcp.settings.model import Settings, TemporalSettings
+from workflows_mcp.settings.trust import trust_of
 
 pytestmark = pytest.mark.rows("P4")
 
@@ -114,8 +116,10 @@ def test_a_gate_does_not_hold_the_agent_and_no_command_of_it_passes_the_gate(eng
         assert await chat.use("Bash", command=f"rm -rf {chat.service.settings.home}") != ""
         assert await chat.use("Edit", file_path=str(chat.service.settings.store)) != ""
         assert await chat.use("Edit", file_path="/plugins/workflows/hooks/hook.sh") != ""
+        trusted = trust_of(os.environ).file
+        assert await chat.use("Write", file_path=str(trusted), content="{}") != ""
         assert await chat.use("Bash", command="ls") == ""
-        assert [what for what, _ in await refusals(chat.service, run)] == ["command"] * 4
+        assert [what for what, _ in await refusals(chat.service, run)] == ["command"] * 5
         await chat.service.decide(run, "approve", by=ADA)
         assert "Release" in (await chat.stop())["reason"]
 

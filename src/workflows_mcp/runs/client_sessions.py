@@ -30,7 +30,7 @@ from workflows_mcp.errors import RequestError
 from workflows_mcp.machine import Identity, RefusedWhat
 from workflows_mcp.runs.agent_protocol import AgentProtocol
 from workflows_mcp.runs.tool_rules import Store, ToolUse, forbidden, not_allowed
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings import Settings, trust_of
 from workflows_mcp.values import to_json
 
 DIRECTORY = "sessions"
@@ -315,7 +315,8 @@ class ClientSessions:
             names = ("runs.db", "runs.db-wal", "runs.db-shm", DIRECTORY, "hooks", "blobs", "temporal")
             places = [os.path.join(home, name) for name in names]
         free = (os.path.realpath(settings.scratch), os.path.join(home, "scratch"))
-        return Store((*places, os.path.realpath(settings.blobs), *protected), free, tuple(pids))
+        trust = os.path.realpath(trust_of(os.environ).file.parent)
+        return Store((*places, os.path.realpath(settings.blobs), trust, *protected), free, tuple(pids))
 
     # Refusals in a row
 
