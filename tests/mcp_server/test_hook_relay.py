@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from support.conversations import TOOL, TWO_STEPS
 from support.stdio import Call, served
 from workflows_mcp import hook
+from workflows_mcp.mcp_server.toolsets import RUNNING, toolset
 
 pytestmark = pytest.mark.rows("P4")
 
@@ -193,6 +195,37 @@ def test_a_resumed_conversation_waits_for_its_server_to_start(tmp_path: Path) ->
         return (await asyncio.to_thread(waiting.communicate, json.dumps(event).encode()))[0]
 
     assert b"Write the plan" in served(tmp_path, resume)
+
+
+def manifest(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "plugin" / name).read_text(encoding="utf-8"))["hooks"]
+    return found
+
+
+def test_both_clients_have_the_same_hooks() -> None:
+    ours, of_codex = manifest("hooks/hooks.json"), manifest("codex/hooks.json")
+    for found, commands in (
+        (ours, {f'sh "${{CLAUDE_PLUGIN_ROOT}}/hooks/hook.sh"{more}' for more in ("", " open")}),
+        (of_codex, {"workflows-mcp hook"}),
+    ):
+        hooks = [it for groups in found.values() for group in groups for it in group["hooks"]]
+        assert {it["command"] for it in hooks} == commands
+        assert all(it["timeout"] > hook.START_SECONDS for it in hooks), "a client cuts nothing off"
+    assert {name: [group.get("matcher") for group in groups] for name, groups in ours.items()} == {
+        name: [group.get("matcher") for group in groups] for name, groups in of_codex.items()
+    }
+
+
+def test_the_hook_after_a_call_sees_every_tool_that_runs_workflows_and_few_others() -> None:
+    [group] = manifest("hooks/hooks.json")["PostToolUse"]
+    for way in RUNNING:
+        for name, record in toolset(way).records.items():
+            for server in ("mcp__plugin_workflows_workflows__", "mcp__w__"):
+                seen = re.fullmatch(group["matcher"], f"{server}{name}")
+                assert seen or record.only_reads or record.shape is None, name
+    assert re.fullmatch(group["matcher"], "mcp__workflows__my_own_tool"), "workflows as tools"
+    for other in ("Bash", "mcp__github__list_issues", "Workflow"):
+        assert not re.fullmatch(group["matcher"], other)
 
 
 @pytest.mark.parametrize("printed", [b"", b"{", b'{"hook_event_name": "Stop"}', b"\xff" * 100, b"null"])
