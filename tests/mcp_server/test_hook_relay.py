@@ -21,7 +21,7 @@ import pytest
 from support.conversations import TOOL, TWO_STEPS
 from support.stdio import Call, served
 from workflows_mcp import hook
-from workflows_mcp.mcp_server.toolsets import RUNNING, toolset
+from workflows_mcp.mcp_server.toolsets import TOOLSETS, toolset
 
 pytestmark = pytest.mark.rows("P4")
 
@@ -218,7 +218,7 @@ def test_both_clients_have_the_same_hooks() -> None:
 
 def test_the_hook_after_a_call_sees_every_tool_that_runs_workflows_and_few_others() -> None:
     [group] = manifest("hooks/hooks.json")["PostToolUse"]
-    for way in RUNNING:
+    for way in TOOLSETS:
         for name, record in toolset(way).records.items():
             for server in ("mcp__plugin_workflows_workflows__", "mcp__w__"):
                 seen = re.fullmatch(group["matcher"], f"{server}{name}")

@@ -270,6 +270,8 @@ def test_a_task_that_its_sub_agent_has_left_waits_for_the_main_agent(settings: S
         for _ in range(4):
             left = await first.stop()
         assert "decision" not in left
+        running = [{"id": "agent-3", "type": "subagent", "status": "running"}]
+        assert await chat.stop(background_tasks=running) == {}, "another one may be on its way"
         reason = (await chat.stop())["reason"]
         assert f"control_workflow(workflow_id='{run}.each.0', action='retry')" in reason
         await chat.service.retry(f"{run}.each.0")
@@ -362,13 +364,16 @@ def test_tools_of_other_toolsets_bind_and_refusals_name_them(settings: Settings)
     conversing(settings, scenario)
 
 
-@pytest.mark.parametrize("tool", ["workflow_get_next_step", "get_next_step"])
-def test_a_task_that_is_named_beside_its_run_is_bound(settings: Settings, tool: str) -> None:
+@pytest.mark.parametrize(
+    "named", [{"task_id": "each.0"}, {"sub_agent_context": {"task_id": "each.0"}}], ids=["id", "context"]
+)
+def test_a_task_that_is_named_beside_its_run_is_bound(settings: Settings, named: dict[str, object]) -> None:
     async def scenario(chat: Conversation) -> None:
         run = await chat.start(ONE_BY_ONE)
         helper = chat.sub_agent("agent-1")
-        answer = await chat.service.next_step(run, task_id="each.0")
-        await helper.called(tool, {"workflow_id": run, "task_id": "each.0"}, answer)
+        await chat.service.next_step(run, task_id="each.0")
+        shown = {"step": {"id": "look"}, "status": "pending_action"}
+        await helper.called("workflow_get_next_step", {"workflow_id": run, **named}, shown)
         assert f"{run}.each.0" in (await helper.stop())["reason"]
         assert f"nobody works on: {run}.each.1" in (await chat.stop())["reason"]
 

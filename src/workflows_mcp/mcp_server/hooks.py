@@ -243,22 +243,26 @@ def _call_of(event: Mapping[str, Any]) -> tuple[str, str, str] | None:
     tool = event.get("tool_name")
     if not isinstance(tool, str) or not tool.startswith("mcp__"):
         return None
-    content = _content(event.get("tool_response"))
-    given = event.get("tool_input")
-    given = given if isinstance(given, dict) else {}
-    found = content.get("workflow_id")
-    if not isinstance(found, str):
-        return None
+    given, content = _mapping(event.get("tool_input")), _content(event.get("tool_response"))
     server, name = _split(tool)
     record = _record_of(name)
     if record is not None and record[1].only_reads:
         return None
-    if task := given.get("task_id"):
+    found, named = content.get("workflow_id"), given.get("workflow_id")
+    if record is not None and isinstance(named, str) and not isinstance(found, str):
         from workflows_mcp.answers import joined
 
-        found = joined(str(given.get("workflow_id") or found), str(task))
+        context = _mapping(given.get("sub_agent_context"))
+        task = given.get("task_id") or context.get("task_id") or context.get("batch_id")
+        found = joined(named, str(task) if task else None)
+    if not isinstance(found, str):
+        return None
     way = record[0] if record is not None and record[0] in ("graph", "reactive") else "core"
     return server, way, found
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _split(tool: str) -> tuple[str, str]:
@@ -272,9 +276,9 @@ def _split(tool: str) -> tuple[str, str]:
 
 
 def _record_of(name: str) -> tuple[str, Any] | None:
-    from workflows_mcp.mcp_server.toolsets import RUNNING, toolset
+    from workflows_mcp.mcp_server.toolsets import TOOLSETS, toolset
 
-    for way in RUNNING:
+    for way in TOOLSETS:
         if (record := toolset(way).records.get(name)) is not None:
             return way, record
     return None

@@ -235,9 +235,11 @@ class ClientSessions:
 
     async def ended(self, session_id: str, agent: Agent) -> None:
         """Store that a sub-agent has ended: what it has left waits for the main agent."""
+        if not agent.id:
+            return
         with self._locked():
             session = self._read(session_id)
-            if session is None or not agent.id:
+            if session is None:
                 return
             for it in session.of(agent):
                 if run_of(it.workflow_id) == it.workflow_id:
