@@ -54,8 +54,8 @@ class HookServer:
 
     async def open(self) -> None:
         """Listen, unless hooks are off. A server that cannot listen works without them, and logs why."""
-        if self._settings.hooks == "off" or self._settings.read_only:
-            return
+        if self._settings.hooks == "off" or self._settings.read_only or self._settings.task:
+            return  # a server for one task knows too little; the one that has started its agent answers
         try:
             await self._listen()
         except OSError as error:
