@@ -17,6 +17,7 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 
 from bench.measure import row, seconds, title, verdict
+from workflows_mcp.hook import links
 
 TIMES = 40
 MILLISECONDS = 100
@@ -49,6 +50,10 @@ async def _measure(home: Path) -> None:
         python = await _timed([_PYTHON, "-I", "-S", "-c", "pass"], environment)
         row("sh -c :", f"{shell * 1e3:.1f} ms")
         row("python3 -I -S -c pass", f"{python * 1e3:.1f} ms")
+        if any(Path(links()).glob("*/sessions/*.json")):
+            row(
+                "the first figure is that of the second", "", "an unfinished run is in another data directory"
+            )
         _row("no session has a run", await _timed(["sh", str(_SCRIPT)], environment, "Bash"), shell, "sh")
 
         answer = (await client.call_tool("start_workflow", {"yaml": _WORKFLOW})).structured_content
