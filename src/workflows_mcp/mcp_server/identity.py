@@ -32,13 +32,12 @@ def agent_of(context: Ctx) -> Identity:
 
 def person_of(context: Ctx) -> Identity:
     """Return who has filled in a form of the client."""
-    from workflows_mcp.runs import Identity, user_name
+    from workflows_mcp.runs import SHELL_VARIABLES, Identity, agent_around, user_name
 
     client, token = _client(context), get_access_token()
     if token is not None:
         return Identity(token.client_id, "form", client, human=APPROVER in token.scopes)
-    inside = os.environ.get("WORKFLOWS_AGENT") or os.environ.get("WORKFLOWS_TASK")
-    return Identity(user_name(), "form", client, human=not inside)
+    return Identity(user_name(), "form", client, human=not agent_around(os.environ, SHELL_VARIABLES))
 
 
 def _client(context: Ctx) -> str:

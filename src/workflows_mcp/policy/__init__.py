@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from workflows_mcp.policy.mcp_servers import servers_of
     from workflows_mcp.policy.processes import (
         LARGE_BYTES,
+        MARK,
         STREAMS,
         Finished,
         Killed,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LARGE_BYTES",
+    "MARK",
     "STREAMS",
     "Denial",
     "Finished",
@@ -53,7 +55,7 @@ __getattr__ = exports(
         "handles": "MayStart Memory World",
         "mcp_client": "ToolResult ToolServers unpacked",
         "mcp_servers": "servers_of",
-        "processes": "LARGE_BYTES STREAMS Finished Killed end_leftovers run_process",
+        "processes": "LARGE_BYTES MARK STREAMS Finished Killed end_leftovers run_process",
         "rules": "Denial Policy policy_of",
         "secrets": "Secrets hidden_in_logs secrets_of",
     },

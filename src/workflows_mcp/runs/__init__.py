@@ -9,7 +9,7 @@ from workflows_mcp.lazy import exports
 if TYPE_CHECKING:
     from workflows_mcp.answers import OpenDecision
     from workflows_mcp.machine import Identity
-    from workflows_mcp.runs.callers import agent_around, calling_as, user_name
+    from workflows_mcp.runs.callers import SHELL_VARIABLES, agent_around, calling_as, user_name
     from workflows_mcp.runs.client_sessions import Agent, Denial, Held, Hold, PendingRuns
     from workflows_mcp.runs.decisions import read_limit
     from workflows_mcp.runs.one_task import TaskService
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from workflows_mcp.runs.user_questions import UserQuestion, UserQuestions
 
 __all__ = [
+    "SHELL_VARIABLES",
     "Agent",
     "Denial",
     "Held",
@@ -60,7 +61,7 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
-        "callers": "agent_around calling_as user_name",
+        "callers": "SHELL_VARIABLES agent_around calling_as user_name",
         "client_sessions": "Agent Denial Held Hold PendingRuns",
         "decisions": "Identity OpenDecision read_limit",
         "one_task": "TaskService",

@@ -3,22 +3,31 @@
     with calling_as(Identity("ada", "terminal", human=True)):
         await service.submit(run_id, {"response": "yes"})       # Answered.by is ada
 
-A caller is an agent unless whoever talks to the service knows better: a form that a person filled in, or a
-terminal with a person at it. The identity lives in the context of one call.
+A caller is an agent unless there is evidence of a person: a form that a person filled in, or a terminal with a
+person at it. The identity lives in the context of one call.
 """
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from workflows_mcp.machine import Identity
+from workflows_mcp.policy import MARK
 
-AGENT_VARIABLES = (
+SHELL_VARIABLES = (
     "WORKFLOWS_AGENT",
     "WORKFLOWS_TASK",
+    MARK,
+    "CLAUDE_CODE_CHILD_SESSION",
+)
+"""Variables of processes that an agent, or a step of a run, has started. A server that a client has started for
+its user has none of them: Claude Code sets `CLAUDECODE` there, too, but not `CLAUDE_CODE_CHILD_SESSION`."""
+AGENT_VARIABLES = (
+    *SHELL_VARIABLES,
+    "AI_AGENT",
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
     "CODEX_SANDBOX",
@@ -57,6 +66,6 @@ def user_name() -> str:
         return "unknown"
 
 
-def agent_around(environ: Mapping[str, str]) -> str:
+def agent_around(environ: Mapping[str, str], names: Iterable[str] = AGENT_VARIABLES) -> str:
     """Return the variable that says that an agent has started this process; empty if there is none."""
-    return next((name for name in AGENT_VARIABLES if environ.get(name)), "")
+    return next((name for name in names if environ.get(name)), "")
