@@ -38,6 +38,25 @@ class Screen:
                 break
         assert text in self.shown
 
+    def read_to_end(self, seconds: float = 20.0) -> None:
+        """Read what it shows until it ends, or waits for more than was typed."""
+        until = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < until:
+            self._read(0.05)
+        while self._read(0.05):
+            pass
+        if self.process.poll() is None:
+            self.process.kill()
+
+    def _read(self, seconds: float) -> bool:
+        ready, _, _ = select.select([self.controller], [], [], seconds)
+        try:
+            found = os.read(self.controller, 4096).decode() if ready else ""
+        except OSError:
+            return False
+        self.shown += found
+        return bool(found)
+
     def type(self, text: str) -> None:
         os.write(self.controller, text.encode())
 

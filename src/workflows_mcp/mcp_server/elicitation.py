@@ -96,8 +96,10 @@ class Elicitation:
         The next form of a task is sent with a later request than the one that had the answer."""
 
     def answer_in(self, context: Ctx) -> _Answer | None:
-        """Return the user's input if this call is a repeated one that has it."""
-        if not context.request_state:
+        """Return the user's input if this call is a repeated one that has it.
+
+        A client that cannot show forms has none."""
+        if not context.request_state or not _can_ask(context):
             return None
         try:
             asked = msgspec.json.decode(context.request_state, type=_Asked)

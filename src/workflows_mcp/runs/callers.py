@@ -3,8 +3,8 @@
     with calling_as(Identity("ada", "terminal", human=True)):
         await service.submit(run_id, {"response": "yes"})       # Answered.by is ada
 
-A caller is an agent unless there is evidence of a person: a form that a person filled in, or a terminal with a
-person at it. The identity lives in the context of one call.
+A caller is an agent unless there is evidence of a person: a form that a person filled in, or a terminal with
+a person at it. The identity lives in the context of one call.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ SHELL_VARIABLES = (
     MARK,
     "CLAUDE_CODE_CHILD_SESSION",
 )
-"""Variables of processes that an agent, or a step of a run, has started. A server that a client has started for
-its user has none of them: Claude Code sets `CLAUDECODE` there, too, but not `CLAUDE_CODE_CHILD_SESSION`."""
+"""Variables of processes that an agent, or a step of a run, has started.
+
+A server that a client has started has none of them: Claude Code sets `CLAUDECODE` there, too, but not
+`CLAUDE_CODE_CHILD_SESSION`."""
 AGENT_VARIABLES = (
     *SHELL_VARIABLES,
     "AI_AGENT",

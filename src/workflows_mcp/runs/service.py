@@ -512,9 +512,22 @@ class Service:
         With the id of a run instead of a checkpoint, resume that run as it is now. Return the run that
         continues and, if it is a fork, the checkpoint that it was made from.
         """
-        run_id, fork_of = await self._checkpoint_resume.resume(checkpoint_id, response)
+        try:
+            run_id, fork_of = await self._checkpoint_resume.resume(checkpoint_id, response)
+        except NotExpected as refusal:
+            if response is not LEFT_OUT and response is not None:
+                await self._record_response(checkpoint_id, refusal)
+            raise
         await self._engine.ensure_driven(run_id)
         return run_id, fork_of
+
+    async def _record_response(self, checkpoint_id: str, refusal: NotExpected) -> None:
+        """Record a response that a run did not ask for, if only people can continue it."""
+        checkpoint = parse_checkpoint_id(checkpoint_id)
+        run_id = checkpoint.run_id if checkpoint is not None else checkpoint_id
+        with suppress(RequestError):
+            if await self.decisions.open(run_id):
+                await self.decisions.refused(run_id, "gate", refusal.message)
 
     async def resume_in_conversation(self, workflow_id: str) -> str:
         """Continue a run, or from a checkpoint, in a new conversation; return the run that continues."""
