@@ -7,26 +7,33 @@ with a run of its own, can do is seen in the journal, and so in the report.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
+import httpx2
 import pytest
 from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitResult, InputRequiredResult
 
+from support.http_server import http_server
 from support.task_client import Seen, TaskClient, TaskId, TaskRequest
-from support.ways_around import GOOD, RELEASE, UNGATED, Call, Scene
+from support.ways_around import AGENTS, BUDGET, GOOD, RELEASE, UNCHECKED, UNGATED, Call, Scene
 from workflows_mcp.machine import (
+    Answered,
     BudgetRaised,
+    CancelRequested,
     Decided,
     Refused,
     Reopened,
+    Started,
+    StateUpdated,
 )
-from workflows_mcp.machine.events import StateUpdated
 
 pytestmark = pytest.mark.rows("P1", "P2", "P3", "P5", "X8")
 Level = Literal["rejected", "impossible", "evident"]
@@ -505,6 +512,384 @@ def _(scene: Scene) -> None:
     (decided,) = scene.events(Decided)
     assert (decided.by.via, decided.by.client) == ("form", "mcp")
     (scene.workspace / "published").unlink()
+
+
+# ---- over HTTP, where the agent has a token of its own
+
+AGENT_TOKEN, APPROVER_TOKEN, PLAIN_TOKEN = "agent-token-0123456", "ada-token-012345678", "plain-token-0123456"
+TOKENS = {
+    "WORKFLOWS_HTTP_TOKEN": PLAIN_TOKEN,
+    "WORKFLOWS_HTTP_TOKENS": json.dumps(
+        {"claude": {"token": AGENT_TOKEN}, "ada": {"token": APPROVER_TOKEN, "role": "approver"}}
+    ),
+}
+
+
+def _over_http(scene: Scene, work: Callable[[Call, Client], Any], token: str, user: Any = None) -> None:
+    async def go(url: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=60) as http,
+            Client(
+                streamable_http_client(url, http_client=http), mode="auto", elicitation_callback=user
+            ) as client,
+        ):
+            await work(scene.call_of(client), client)
+
+    with http_server(scene.workspace.parent, more=TOKENS) as server:
+        asyncio.run(asyncio.wait_for(go(server.url), 40))
+
+
+async def _resume(call: Call, scene: Scene) -> None:
+    await call("control_workflow", workflow_id=scene.run, action="resume", wait_seconds=0)
+
+
+@way("fill in the form with the token of an agent", "rejected")
+def _(scene: Scene) -> None:
+    _over_http(scene, lambda call, _: _resume(call, scene), AGENT_TOKEN, _accepts)
+    assert scene.refusals()[-1].by.name == "claude"
+
+
+@way("fill in the form with the token that has no name", "rejected")
+def _(scene: Scene) -> None:
+    _over_http(scene, lambda call, _: _resume(call, scene), PLAIN_TOKEN, _accepts)
+
+
+@way("fill in the form without a token", "impossible")
+def _(scene: Scene) -> None:
+    with pytest.raises(BaseExceptionGroup):
+        _over_http(scene, lambda call, _: _resume(call, scene), "wrong-token-0123456", _accepts)
+
+
+@way("fill in the form that an approver was shown", "rejected")
+def _(scene: Scene) -> None:
+    seals: list[str | None] = []
+
+    async def see(_: Call, client: Client) -> None:
+        seals.append(await _form(scene, client))
+
+    async def fill_in(_: Call, client: Client) -> None:
+        await _repeat(scene, client, seals[0])
+
+    _over_http(scene, see, APPROVER_TOKEN, _nobody)
+    _over_http(scene, fill_in, AGENT_TOKEN, _nobody)
+
+
+@way("submit the decision with the token of an approver", "rejected")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        await call("submit_result", workflow_id=scene.run, step_id="approve", result=YES)
+
+    _over_http(scene, work, APPROVER_TOKEN)
+
+
+@way("change a definition with the token of an agent", "rejected")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        arguments = {"action": "fork", "step_id": "write", "definition": UNGATED}
+        await call("control_workflow", workflow_id=scene.run, **arguments)
+
+    _over_http(scene, work, AGENT_TOKEN)
+
+
+# ---- with a shell, as the same user
+
+
+@way("answer in a shell without a terminal", "rejected")
+def _(scene: Scene) -> None:
+    assert scene.terminal("answer", scene.run, "approve", stdin="approve\n\napprove\n") == 2
+    assert "only a person at a terminal can decide 'approve': its input is not a terminal" in scene.told
+
+
+@way("answer in a shell with --step and --comment", "rejected")
+def _(scene: Scene) -> None:
+    assert scene.terminal("answer", scene.run, "approve", "--step", "approve", "--comment", "ok") == 2
+
+
+@way("answer in a shell with --yes", "rejected")
+def _(scene: Scene) -> None:
+    assert scene.terminal("answer", scene.run, "approve", "--yes", stdin="approve\n") == 2
+
+
+@way("answer the gate from a file of answers", "rejected")
+def _(scene: Scene) -> None:
+    (scene.workspace / "answers.json").write_text(json.dumps({"approve": YES, "write": GOOD}))
+    assert scene.terminal("answer", scene.run, "--answers", "answers.json", "--yes") == 2
+
+
+@way("run the workflow in the terminal with a file of answers", "impossible")
+def _(scene: Scene) -> None:
+    (scene.workspace / "answers.json").write_text(json.dumps({"approve": YES, "write": GOOD, "end": "x"}))
+    assert scene.terminal("run", "release", "--yes", "--answers", "answers.json") == 3
+
+
+@way("report the gate as failed in a shell", "rejected")
+def _(scene: Scene) -> None:
+    assert scene.terminal("answer", scene.run, "--fail", "skip it") == 2
+
+
+def _on_a_terminal_of(agent: str, value: str = "1") -> None:
+    @way(f"answer on a terminal inside of an agent: {agent}", "rejected")
+    def _(scene: Scene) -> None:
+        code, shown = scene.screen(
+            "answer", scene.run, "approve", typed="looks good\napprove\n", **{agent: value}
+        )
+        assert code == 2
+        assert f"it was started inside an agent ({agent} is set)" in shown
+
+
+for _agent in ("CLAUDECODE", "CODEX_SANDBOX", "AI_AGENT", "CURSOR_AGENT", "GEMINI_CLI", "WORKFLOWS_AGENT"):
+    _on_a_terminal_of(_agent)
+_on_a_terminal_of("WORKFLOWS_TASK", "wf_1.each.0")
+
+
+@way("start a workflow whose command answers on a terminal of its own", "rejected")
+def _(scene: Scene) -> None:
+    program = f"env WORKFLOWS_HOME={scene.home} {sys.executable} -m workflows_mcp answer {scene.run} approve"
+    command = f"printf 'ok\\napprove\\n' | script -qec '{program}' /dev/null"
+    text = json.dumps({"name": "x", "blocks": [{"id": "x", "type": "Shell", "inputs": {"command": command}}]})
+
+    async def work(call: Call, _: Client) -> None:
+        await call("start_workflow", yaml=text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in AGENTS:
+            patch.delenv(name, raising=False)
+        scene.agent(work)
+    assert scene.refusals()[-1].what == "command"
+
+
+@way("type the confirmation on a terminal of its own", "evident")
+def _(scene: Scene) -> None:
+    code, shown = scene.screen("answer", scene.run, "approve", typed="looks good\napprove\n")
+    assert code == 3, shown
+    (decided,) = scene.events(Decided)
+    assert (decided.by.via, decided.by.human, decided.comment) == ("terminal", True, "looks good")
+    (scene.workspace / "published").unlink()
+
+
+@way("type something else than the name of the step", "impossible")
+def _(scene: Scene) -> None:
+    for typed in ("\nyes\n", "\ny\n", "\n\n", "\napprov\n", "\nAPPROVE\n"):
+        code, shown = scene.screen("answer", scene.run, "approve", typed=typed)
+        assert code == 2
+        assert "not confirmed: nothing was decided" in shown
+
+
+@way("change the definition of the run in a shell", "rejected")
+def _(scene: Scene) -> None:
+    (scene.workspace / "ungated.yaml").write_text(UNGATED)
+    assert scene.terminal("fork", scene.run, "write", "--definition", "ungated.yaml") == 2
+
+
+@way("cancel the run in a shell", "evident")
+def _(scene: Scene) -> None:
+    assert scene.terminal("cancel", scene.run) in (0, 1)
+    (cancelled,) = scene.events(CancelRequested)
+    assert not cancelled.by.human
+    assert scene.state().status == "cancelled"
+
+
+# ---- a step and its checks
+
+
+@way("submit what does not fit the schema", "rejected", "step")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        for wrong in ({}, {"text": 1}, "done", {"text": None}, [GOOD], True):
+            found = await call("submit_result", workflow_id=scene.run, step_id="write", result=wrong)
+            assert "refused" in found
+
+    scene.agent(work)
+    assert len(scene.refusals()) == 6
+
+
+def _step(name: str, level: Level, **arguments: Any) -> None:
+    by_call(name, level, "submit_result", "step", workflow_id="RUN", **arguments)
+
+
+_step("submit for the gate before its time", "rejected", step_id="approve", result=YES)
+_step("submit for a later step", "rejected", step_id="end", result="done")
+_step("submit for a step that does not exist", "rejected", step_id="skip", result="done")
+by_call(
+    "complete a typed step without a result", "rejected", "workflow_step_complete", "step",
+    workflow_id="RUN", step_id="write",
+)  # fmt: skip
+by_call(
+    "submit with another run's id",
+    "impossible",
+    "submit_result",
+    "step",
+    workflow_id="wf_0123456789ab",
+    result=GOOD,
+)
+by_call(
+    "jump by a fork from a later step",
+    "impossible",
+    "control_workflow",
+    "step",
+    workflow_id="RUN",
+    action="fork",
+    step_id="end",
+)
+by_call(
+    "retry with a definition without the checks", "rejected", "control_workflow", "step",
+    workflow_id="RUN", action="fork", step_id="write", definition=UNCHECKED,
+)  # fmt: skip
+
+
+@way("write the result to the state and complete the step", "rejected", "step")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        update = {"path": "raw.text", "value": "not checked"}
+        await call("workflow_state_update", workflow_id=scene.run, updates=[update])
+        found = await call("workflow_step_complete", workflow_id=scene.run, step_id="write")
+        assert "refused" in found
+
+    scene.agent(work, toolsets="reactive")
+
+
+@way("submit a result that fits but fails its checks", "evident", "step")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        found = await call("submit_result", workflow_id=scene.run, step_id="write", result={"text": "a"})
+        found = await call(
+            "submit_result", workflow_id=scene.run, step_id=found["action"]["step_id"], result=GOOD
+        )
+        assert found["action"]["rejected_because"] == ["make it checked (test -e checked: exit code 1)"]
+        assert found["action"]["results_left"] == 1
+
+    scene.agent(work)
+    record = scene.state().root.records["write"]
+    assert [(it.round, it.passed) for it in record.checks] == [(1, False), (2, True), (2, False)]
+    assert scene.state().frames["write"].kind == "agent"
+
+
+@way("wear out the checks", "evident", "step")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        step = "write"
+        for _ in range(3):
+            found = await call("submit_result", workflow_id=scene.run, step_id=step, result=GOOD)
+            step = found.get("action", {}).get("step_id", "")
+        assert found["status"] == "failed"
+
+    scene.agent(work)
+    record = scene.state().root.records["write"]
+    assert (record.fault.code if record.fault else "", record.rejections) == ("rejected", 3)
+
+
+@way("skip a step by reporting a failure", "evident", "step")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        result = {"is_error": True, "error": "not needed"}
+        found = await call("submit_result", workflow_id=scene.run, step_id="write", result=result)
+        assert found["status"] == "failed"
+
+    scene.agent(work)
+    (answered,) = scene.events(Answered)
+    assert (answered.ok, answered.message, answered.by.via) == (False, "not needed", "mcp")
+
+
+@way("submit another result for a step that is done", "rejected")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        other = {"text": "something else"}
+        found = await call("submit_result", workflow_id=scene.run, step_id="write", result=other)
+        assert "refused" in found
+
+    scene.agent(work)
+    assert scene.state().root.records["write"].outputs["text"] == GOOD["text"]
+
+
+@way("change what was accepted by writing the state", "evident")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        update = {"path": "raw.text", "value": "other text"}
+        await call("workflow_state_update", workflow_id=scene.run, updates=[update])
+
+    scene.agent(work, toolsets="reactive")
+    (updated,) = scene.events(StateUpdated)
+    assert updated.changes == [(["raw", "text"], "set", "other text")]
+    assert scene.state().frames["approve"].kind == "gate"
+
+
+# ---- sub-agents
+
+
+def _task(name: str, level: Level, workflow_id: str, step_id: str, result: Any = "x") -> None:
+    by_call(name, level, "submit_result", "tasks", workflow_id=workflow_id, step_id=step_id, result=result)
+
+
+_task("decide the gate of one's own task", "rejected", "RUN.each.0", "approve", YES)
+_task("decide the gate of a task from the run", "rejected", "RUN", "each/0/approve", YES)
+_task("decide as a sub-agent for the run", "rejected", "RUN.each.0", "review", YES)
+_task("submit for the task of another sub-agent", "rejected", "RUN.each.1", "each/0/approve", YES)
+_task("submit the step of the run before its tasks are done", "rejected", "RUN", "review", "done")
+_task("submit the result of all tasks at once", "rejected", "RUN", "each", ["A", "B"])
+by_call(
+    "give up the task whose gate waits",
+    "impossible",
+    "control_workflow",
+    "tasks",
+    workflow_id="RUN.each.0",
+    action="retry",
+)
+
+
+# ---- budgets
+
+by_call(
+    "submit for the step that waits for more budget",
+    "rejected",
+    "submit_result",
+    "budget",
+    workflow_id="RUN",
+    step_id="second",
+    result="x",
+)
+by_call(
+    "decide about the budget",
+    "rejected",
+    "submit_result",
+    "budget",
+    workflow_id="RUN",
+    result={"decision": "allow"},
+)
+by_call(
+    "resume the run without budget",
+    "impossible",
+    "control_workflow",
+    "budget",
+    workflow_id="RUN",
+    action="resume",
+)
+by_call(
+    "raise the budget by a changed definition", "rejected", "control_workflow", "budget",
+    workflow_id="RUN", action="retry", definition=BUDGET.replace("agent_steps: 1", "agent_steps: 100"),
+)  # fmt: skip
+
+
+@way("raise the budget in a shell", "rejected", "budget")
+def _(scene: Scene) -> None:
+    assert scene.terminal("budget", scene.run, "agent_steps=100", stdin="yes\n") == 2
+
+
+@way("answer the budget in a shell", "rejected", "budget")
+def _(scene: Scene) -> None:
+    assert scene.terminal("answer", scene.run, "allow", stdin="100\nsecond\n") == 2
+
+
+@way("do the steps again in a fork to have their budget back", "impossible", "budget")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        made = await call(
+            "control_workflow", workflow_id=scene.run, action="fork", step_id="first", keep=True
+        )
+        assert made["decisions"][0]["step_id"] == "first"
+        assert made["decisions"][0]["kind"] == "budget"
+
+    scene.agent(work)
 
 
 # ---- the table

@@ -28,6 +28,7 @@ from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.machine import Event, Machine, Refused, RunState, replayed
 from workflows_mcp.mcp_server.server import build_server
 from workflows_mcp.runs import Service
+from workflows_mcp.runs.callers import AGENT_VARIABLES
 from workflows_mcp.settings.model import load_settings
 from workflows_mcp.steps.registry import default_registry
 
@@ -78,6 +79,7 @@ steps:
   - {id: second, type: delegate, instructions: "Second"}
   - {id: publish, type: shell_command, command: "touch published"}
 """
+AGENTS = AGENT_VARIABLES
 GOOD = {"text": "good text"}
 Call = Callable[..., Awaitable[dict[str, Any]]]
 Work = Callable[[Call, Client], Awaitable[None]]
@@ -90,7 +92,11 @@ class Scene:
         (self.workspace / ".workflows").mkdir(parents=True)
         for name, text in (("release", RELEASE), ("tasks", TASKS), ("budget", BUDGET)):
             self.file(name).write_text(text)
-        keep = {name: it for name, it in os.environ.items() if not name.startswith("WORKFLOWS_")}
+        keep = {
+            name: it
+            for name, it in os.environ.items()
+            if not name.startswith("WORKFLOWS_") and name not in AGENT_VARIABLES
+        }
         self.environment = {**keep, "WORKFLOWS_HOME": str(self.home), "HOME": str(directory), "NO_COLOR": "1"}
         self.command = [sys.executable, "-m", "workflows_mcp"]
         self.run = ""
