@@ -8,7 +8,6 @@ One action delegates all tasks of a step, with one prompt for all sub-agents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +30,7 @@ from workflows_mcp.plan import (
     kind_of_operation,
     names_of_items,
 )
-from workflows_mcp.steps import Question, Step, StepInputs, StepRegistry, StepResult
+from workflows_mcp.steps import Asked, Question, Step, StepInputs, StepRegistry, StepResult
 from workflows_mcp.values import Value, to_json
 
 # Forms of a question: how often the user saw one, and with which outcome
@@ -239,15 +238,6 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Questions of steps, and two that no step type asks: about an interrupted step, and about invalid inputs
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A step that asks the agent, with its inputs and its question."""
-
-    step: Step
-    inputs: StepInputs
-    question: Question
 
 
 class _Interrupted(Step):

@@ -14,12 +14,15 @@ from workflows_mcp.steps.base import (
 )
 from workflows_mcp.steps.output_formats import FORMATS
 from workflows_mcp.steps.registry import StepRegistry, default_registry
+from workflows_mcp.steps.results import Asked, reported_failure, understood
+from workflows_mcp.steps.schema_check import example, fits, violations
 from workflows_mcp.steps.shell import ANY_EXIT, TYPES, Shell
 
 __all__ = [
     "ANY_EXIT",
     "FORMATS",
     "TYPES",
+    "Asked",
     "Performer",
     "Question",
     "Shell",
@@ -31,4 +34,9 @@ __all__ = [
     "StepResult",
     "StepStopped",
     "default_registry",
+    "example",
+    "fits",
+    "reported_failure",
+    "understood",
+    "violations",
 ]
