@@ -202,6 +202,8 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
     frame = view.frame_at(visited.address)
     if frame is not None and frame.kind == "wait":
         return _waits(frame, view.now)
+    if frame is not None and frame.kind == "step" and frame.headless:
+        return f"the agent '{frame.headless}' of the settings performs it"
     if frame is not None and frame.kind == "agent":
         return f"it is asked again, as '{view.question_id(visited.address)}'"
     if _was_answered(visited.node, visited.record):

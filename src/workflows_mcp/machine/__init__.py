@@ -18,6 +18,7 @@ from workflows_mcp.machine.commands import (
 )
 from workflows_mcp.machine.core import LEFT_OPEN, OpenScope
 from workflows_mcp.machine.events import (
+    AgentsAssigned,
     Answered,
     BudgetRaised,
     CancelRequested,
@@ -70,12 +71,14 @@ from workflows_mcp.machine.state import (
     Via,
     record_at,
     scope_at,
+    task_id,
 )
 
 __all__ = [
     "LEFT_OPEN",
     "TERMINAL",
     "WRITABLE",
+    "AgentsAssigned",
     "Answered",
     "Around",
     "Blocks",
@@ -150,6 +153,7 @@ __all__ = [
     "replayed",
     "scope_at",
     "size_of",
+    "task_id",
     "transform_of",
     "value_at",
 ]

@@ -41,6 +41,14 @@ class RunStep(msgspec.Struct, frozen=True):
     """The number of the event that opened this execution."""
     shares_scratch: bool = True
     """Whether `$SCRATCH` is the directory of the run, as in plans of earlier versions, or of the step."""
+    agent: str = ""
+    """The agent of the settings whose command performs it; empty: the step type does."""
+    task: str = ""
+    """The id of the task or run that the agent works on."""
+    role: str = ""
+    """The prompt of the author for the sub-agents of the task."""
+    feedback: list[str] = []
+    """Why the last result of the agent was rejected."""
 
     @property
     def execution(self) -> Execution:

@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, NotExpected
+from workflows_mcp.machine.agents import agents_assigned
 from workflows_mcp.machine.changes import WrongChange
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -40,6 +41,7 @@ from workflows_mcp.machine.commands import (
 )
 from workflows_mcp.machine.core import Core, OpenScope, Purpose
 from workflows_mcp.machine.events import (
+    AgentsAssigned,
     Answered,
     CancelRequested,
     ContextFull,
@@ -193,7 +195,7 @@ class Machine(Core):
                 if after_crash and not (repeats and by_user):
                     commands.append(ReportInterrupted(key))
                 else:
-                    commands += repeated(scope, index, frame, key, now)
+                    commands += repeated(self, scope, index, frame, key, now)
             elif frame.kind == "plan":
                 name = scope.scope.records[scope.program.nodes[index].id].inputs["workflow"]
                 commands.append(LoadPlan(key, name, scope.program.plan.file))
@@ -474,6 +476,7 @@ def started(machine: Machine, event: Started) -> None:
     state.forked_from = event.forked_from
     state.seed = event.seed or event.run_id
     state.limits = event.limits
+    state.agents = event.agents
     state.started_at = event.at
     state.root = Scope(machine.bundle.main, event.inputs, event.at, {})
 
@@ -536,6 +539,9 @@ def step_ended(machine: Machine, event: StepEnd) -> None:
         if event.token:
             machine.state.answer_tokens = [*machine.state.answer_tokens, event.token][-ANSWERS_KEPT:]
         scope.scope.records[scope.program.nodes[index].id].written_by_agent = event.written_by_agent
+    elif event.by is not None:
+        record = scope.scope.records[scope.program.nodes[index].id]
+        record.by, record.tokens = event.by, record.tokens + event.tokens
     if isinstance(event, StepFailed):
         fault = machine.fault(scope, index, event.code, event.message, event.hint)
         outputs = {**scope.program.defaults(index), **event.outputs}
@@ -754,6 +760,7 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
     ContextFull: context_full,
     Parked: parked,
     Resumed: resumed,
+    AgentsAssigned: agents_assigned,
     CancelRequested: cancel_requested,
 }
 
@@ -822,6 +829,7 @@ EXPECTED: dict[type[Any], Callable[[Machine, Any], None]] = {
     Marked: always_accepted,
     ContextFull: always_accepted,
     Parked: always_accepted,
+    AgentsAssigned: always_accepted,
     CancelRequested: always_accepted,
 }
 
