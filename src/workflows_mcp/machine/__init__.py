@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workflows_mcp.machine import events
+from workflows_mcp.machine.agents import EVERY
 from workflows_mcp.machine.changes import WRITABLE, Path, TooLarge, WrongChange, path_text, size_of, value_at
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -75,6 +76,7 @@ from workflows_mcp.machine.state import (
 )
 
 __all__ = [
+    "EVERY",
     "LEFT_OPEN",
     "TERMINAL",
     "WRITABLE",

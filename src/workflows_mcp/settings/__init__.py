@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workflows_mcp.settings.agents import PRESETS, AgentCommand, find_agent
 from workflows_mcp.settings.http import Address, HttpSettings, in_url, is_loopback, read_address
 from workflows_mcp.settings.model import (
     LEVELS,
@@ -16,13 +17,16 @@ from workflows_mcp.settings.trust import TRUSTED, VARIABLE, Trust, trust_of
 
 __all__ = [
     "LEVELS",
+    "PRESETS",
     "STATE_ACCESS",
     "TRUSTED",
     "VARIABLE",
     "Address",
+    "AgentCommand",
     "HttpSettings",
     "Settings",
     "Trust",
+    "find_agent",
     "in_url",
     "is_loopback",
     "load_settings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workflows_mcp.steps.agent_prompt import failure_in, find_result, prompt_for
 from workflows_mcp.steps.base import (
     Performer,
     Question,
@@ -35,7 +36,10 @@ __all__ = [
     "StepStopped",
     "default_registry",
     "example",
+    "failure_in",
+    "find_result",
     "fits",
+    "prompt_for",
     "reported_failure",
     "understood",
     "violations",
