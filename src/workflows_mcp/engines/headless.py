@@ -102,8 +102,8 @@ class HeadlessAgents:
         raise AgentFailed(
             f"the agent '{agent.name}' gave {RESULTS} results that do not fit: {'; '.join(wrong)}"
             + _quoted("the last one", reply or finished.stdout),
-            hint=f"check agents.{agent.name}.output, which is {agent.output}, or say in the step more clearly "
-            "what the result is",
+            hint=f"check agents.{agent.name}.output ({agent.output}), and that the step says what its result "
+            "is",
             tokens=tokens,
         )
 
@@ -153,6 +153,8 @@ class HeadlessAgents:
             raise
         except StepError as error:
             hint = f"check agents.{agent.name}.command, and that its program is installed"
+            if agent.in_argument:
+                hint += '; a long prompt needs input = "stdin"'
             if error.code == "output_too_large":
                 hint = f"let it print less, or raise {world.limits.setting('captured_bytes')}"
             message = f"the agent '{agent.name}' cannot run: {error.message}"

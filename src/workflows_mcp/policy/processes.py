@@ -5,8 +5,8 @@
 
 The command has its own session and no input, unless one is given. Its output is captured up to a limit. The
 event loop watches file descriptors (a pipe per stream, and a pidfd where available), which is several times
-cheaper than asyncio's subprocesses. A command is over when its process ends, even if a background process still holds its
-output open. Cancelling it kills every process that it has started.
+cheaper than asyncio's subprocesses. A command is over when its process ends, even if a background process
+still holds its output open. Cancelling it kills every process that it has started.
 
 Processes are found by any of five traces: `WORKFLOWS_MCP_STEP=<key>` in the environment; on Linux, an
 inherited memory file named after the key; the session; the process group; or a parent that was found. This

@@ -72,7 +72,7 @@ def failure_in(reply: str) -> dict[str, Value] | None:
 
 
 def _objects_in(reply: str) -> Iterator[dict[str, Value]]:
-    """Yield the JSON objects of a reply: all of it, or those in code blocks and other text, the last first."""
+    """Yield the JSON objects of a reply: all of it, or those in code blocks and words, the last first."""
     whole = _parsed(reply)
     if whole is not None:
         yield whole

@@ -92,7 +92,7 @@ class Delegate(Step):
         )
 
     def ask_alone(self, inputs: DelegateInputs) -> Question:
-        alone = self.ask(DelegateInputs(instructions=inputs.instructions))
+        alone = self.ask(inputs.model_copy(update={"agent": None}))
         answer: dict[str, Value] = {"type": "string", "description": "The complete answer"}
         return replace(
             alone,
