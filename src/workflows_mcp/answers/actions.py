@@ -17,7 +17,15 @@ from pydantic import ValidationError
 from workflows_mcp.answers.previews import Cut, Reader, cut
 from workflows_mcp.answers.progress import failed_for_good
 from workflows_mcp.answers.run_view import RunView, Visited
-from workflows_mcp.answers.tasks import Count, Delegation, LastSeen, Standing, question_id, whole_run
+from workflows_mcp.answers.tasks import (
+    Count,
+    Delegation,
+    LastSeen,
+    Standing,
+    question_id,
+    scope_around,
+    whole_run,
+)
 from workflows_mcp.answers.why import standing, task_name
 from workflows_mcp.machine import iso, path_text
 from workflows_mcp.plan import (
@@ -30,7 +38,7 @@ from workflows_mcp.plan import (
     kind_of_operation,
     names_of_items,
 )
-from workflows_mcp.steps import Asked, Question, Step, StepInputs, StepRegistry, StepResult
+from workflows_mcp.steps import Asked, Question, Step, StepInputs, StepRegistry, StepResult, asked_of
 from workflows_mcp.values import Value, to_json
 
 # Forms of a question: how often the user saw one, and with which outcome
@@ -210,6 +218,16 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """The forms of the question that the user was shown."""
     prompt: str = ""
     """The question as one text, for answers without instructions."""
+    feedback: list[str] = []
+    """Why the last result was rejected: what has to be fixed."""
+    attempts_left: int = 0
+    """How many results may still be rejected, this one included; only with feedback."""
+    sent_back: dict[str, Value] = {}
+    """The decision of a person who has sent the step back."""
+    checks: list[str] = []
+    """What the server checks before it accepts the result."""
+    allow_tools: list[str] | None = None
+    """The tools that the agent may use meanwhile; None: all."""
     checkpoint_id: str = ""
     """The checkpoint of the question, if a caller has asked for checkpoints and it is not deleted."""
 
@@ -232,6 +250,15 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
         }
         if delegated is None and not (brief and self.describes_result):
             action["result_schema"] = self.result_schema
+        if self.feedback:
+            feedback = {"rejected_because": self.feedback, "results_left": self.attempts_left}
+            action |= cut(feedback, path, how, read)
+        if self.sent_back:
+            action["sent_back"] = self.sent_back
+        if self.checks:
+            action["checks"] = self.checks
+        if self.allow_tools is not None:
+            action["allow_tools"] = self.allow_tools
         if delegated is not None and not known:
             action["sub_agent_prompt"] = SUB_AGENT_PROMPT % {"role": delegated.role, "task": delegated.task}
         return action
@@ -492,6 +519,12 @@ def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) 
     visited, question = view.block_at(address), question_at(view, registry, address)
     forms = form_outcome(view.last_seen, question_id(view.state, whole_run(view.target.run_id), address))
     instructions = forms.instructions(question.instructions, decided=_DECIDED)
+    node, record = (visited.node, visited.record) if visited is not None else (None, None)
+    if record is not None and record.feedback:
+        instructions = f"{_FIX} {instructions}"
+    sent_back = _sent_back(view, address)
+    if sent_back:
+        instructions = f"{_SENT_BACK} {instructions}"
     if doomed:
         instructions += f" Note: block {doomed} has failed, so the run will fail in any case."
     return Action(
@@ -506,9 +539,28 @@ def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) 
         updates=_updates(visited) if visited is not None else [],
         replaced=visited.record.replaced if visited is not None else {},
         forms=forms,
+        feedback=list(record.feedback) if record is not None else [],
+        attempts_left=node.attempts - record.rejections if node is not None and record is not None else 0,
+        sent_back=sent_back,
+        checks=[check.text for check in node.verify] if node is not None else [],
+        allow_tools=list(node.allow_tools) if node is not None and node.allow_tools is not None else None,
         prompt=prompt_at(view, registry, address),
         checkpoint_id=view.checkpoint_ids.get(address, ""),
     )
+
+
+_FIX = "The server has checked your last result and rejected it: fix what rejected_because says."
+_SENT_BACK = "A person has sent this step back: sent_back says who and why."
+
+
+def _sent_back(view: RunView, address: str) -> dict[str, Value]:
+    """Return the decision of the person who has sent back the step at an address, if one has."""
+    scope = scope_around(view.state, address)
+    found = scope.variables.get("rejection") if scope is not None else None
+    name = address.rpartition("/")[2]
+    if not isinstance(found, dict) or found.get("step") != name:
+        return {}
+    return {key: found[key] for key in ("comment", "by", "gate", "count") if found.get(key)}
 
 
 def _updates(visited: Visited) -> list[StateUpdate]:
@@ -567,7 +619,7 @@ def asked_by(visited: Visited, registry: StepRegistry) -> Asked:
         inputs = step.Inputs.model_validate(visited.record.inputs)
     except ValidationError as error:
         return unaskable(visited, step, error)
-    return Asked(step, inputs, step.ask(inputs))
+    return asked_of(step, inputs, step.ask(inputs), visited.node.result if do.by == "agent" else None)
 
 
 def _of_task(view: RunView, address: str) -> dict[str, str]:

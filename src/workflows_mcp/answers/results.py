@@ -13,7 +13,7 @@ from typing import Any
 from workflows_mcp.answers.actions import asked_at, asked_by
 from workflows_mcp.answers.run_view import RunView, Visited
 from workflows_mcp.answers.tasks import outermost
-from workflows_mcp.answers.why import until
+from workflows_mcp.answers.why import TELL_USER, until
 from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine import TERMINAL, Frame, Record, TooLarge
 from workflows_mcp.plan import (
@@ -34,11 +34,11 @@ from workflows_mcp.plan import (
 from workflows_mcp.steps import (
     StepRegistry,
     StepResult,
-    example,
+    example_of,
     fits,
     reported_failure,
     understood,
-    violations,
+    violations_of,
 )
 from workflows_mcp.values import (
     Value,
@@ -69,7 +69,7 @@ def check_result(
     address = question_address(view, step_id)
     asked = asked_at(view, registry, address)
     normalized = clean(understood(asked, result))
-    wrong = violations(normalized, asked.question.result_schema)
+    wrong = violations_of(asked, normalized)
     if wrong and (failure := reported_failure(result)) is not None:
         return address, StepResult(_default_outputs(view, address), ok=False, message=to_text(clean(failure)))
     if wrong:
@@ -77,7 +77,7 @@ def check_result(
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
         reason = asked.step.rejection_message(asked.inputs, normalized)
         schema = asked.question.result_schema
-        fix = f"submit for example {to_json(example(schema))}"
+        fix = f"submit for example {to_json(example_of(asked))}"
         if asked.question.for_user:  # an example would be an answer that the user has not given
             fix = "submit what the user said in that form, or ask the user again if it is unclear"
         raise InvalidResult(
@@ -125,7 +125,7 @@ def already_answered(
         return False
     asked = asked_by(visited, registry)
     normalized = clean(understood(asked, result))
-    if not fits(normalized, asked.question.result_schema):
+    if violations_of(asked, normalized):
         failure = reported_failure(result)
         return failure is not None and visited.record.message == clean(failure)
     return asked.step.parse_result(asked.inputs, normalized).outputs == visited.record.outputs
@@ -185,6 +185,10 @@ def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
             name = view.target.step_id(address)
             message = f"'{name}' takes no result: {_waits(frame, view.now)}"
             return NotExpected(message, hint=f"wait with {status}, wait_seconds=30)")
+    if people := view.waits_for_people:
+        standing = f"'{step_id}': {_standing(view, step_id, [])}. " if step_id is not None else ""
+        message = f"{standing}{what} asks nothing of you now: {people}"
+        return NotExpected(message, hint=f"{TELL_USER}, and wait with {status}, wait_seconds=30)")
     message = f"{what} asks nothing of you now: it is still working"
     return NotExpected(message, hint=f"wait for it with {status}, wait_seconds=30)")
 
@@ -204,6 +208,12 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
         return _waits(frame, view.now)
     if frame is not None and frame.kind == "step" and frame.headless:
         return f"the agent '{frame.headless}' of the settings performs it"
+    if frame is not None and frame.kind == "gate":
+        return "it is a gate, and only a person can decide it"
+    if frame is not None and frame.kind == "verify":
+        return "its result is being checked"
+    if frame is not None and frame.kind == "budget":
+        return "it waits until a person allows agents to do more"
     if frame is not None and frame.kind == "agent":
         return f"it is asked again, as '{view.question_id(visited.address)}'"
     if _was_answered(visited.node, visited.record):

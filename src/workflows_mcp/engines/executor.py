@@ -121,7 +121,7 @@ class Executor:
         return False
 
     def changes_world(self, command: RunStep) -> bool:
-        if command.agent:
+        if command.assignment is not None:
             return True
         try:
             return self.registry.get(command.step).changes_world(command.inputs)
@@ -209,12 +209,12 @@ class StepRunner:
             key = f"{self._run_id}/{command.key}"
             execution = command.execution
             output = self._executor.live.begin(self._run_id, execution)
-            show = self._executor.agents.shown(command.agent, output.write)
+            show = self._executor.agents.shown(command.assignment, output.write)
             world = self._world.for_step("" if command.shares_scratch else execution.file_name, show)
             context = StepContext(self._run_id, key, world, config, code)
             outcome: StepResult | Awaitable[StepResult]
-            if command.agent:
-                outcome = self._executor.agents.perform(command, step, inputs, context)
+            if command.assignment is not None:
+                outcome = self._executor.agents.perform(command.assignment, step, inputs, context)
             else:
                 outcome = step.run(inputs, context)
             if isinstance(outcome, StepResult):
@@ -233,7 +233,7 @@ class StepRunner:
 
     def _given(self, command: RunStep) -> Given:
         """The inputs, config and code of a step. An agent gets the marks of secrets, not their values."""
-        if command.agent:
+        if command.assignment is not None:
             return command.inputs, command.config, command.code
         return _with_secrets(command, self._executor.secrets)
 
@@ -317,7 +317,7 @@ class StepRunner:
 
     def _performer(self, command: RunStep) -> Identity | None:
         """Who performs a step, if it is not the server itself."""
-        return self._executor.agents.identity(command.agent) if command.agent else None
+        return self._executor.agents.identity(command.assignment)
 
     def _without_secrets(self, event: StepDone | StepFailed) -> StepDone | StepFailed:
         """The event with secrets redacted."""

@@ -1,7 +1,7 @@
 """Performs steps of agents with command-line programs of the settings: Claude Code, Codex, or any other.
 
     agents = HeadlessAgents(settings.agents, {"WORKFLOWS_HOME": "…"})
-    result = await agents.perform(command, step, inputs, context)    # a StepResult, with the tokens
+    result = await agents.perform(assignment, step, inputs, context)    # a StepResult, with the tokens
 
 The program gets one prompt and prints one result. A result that does not fit is returned to it once, with
 what is wrong. The program runs as a command of the step does: bounded by the policy, and killed with all
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from workflows_mcp.errors import Forbidden, StepError
-from workflows_mcp.machine import Identity, RunStep
+from workflows_mcp.machine import Assignment, Identity
 from workflows_mcp.policy import Finished, Killed, OnOutput
 from workflows_mcp.settings import AgentCommand, find_agent
 from workflows_mcp.steps import (
-    Asked,
     Step,
     StepContext,
     StepResult,
+    asked_of,
     failure_in,
     find_result,
     prompt_for,
@@ -59,26 +59,31 @@ class HeadlessAgents:
         self._agents = agents or {}
         self._environment = environment or {}
 
-    def identity(self, name: str) -> Identity:
-        agent = find_agent(name, self._agents)
-        return Identity(name, via="command", client=agent.program if agent is not None else "")
+    def identity(self, assignment: Assignment | None) -> Identity | None:
+        """Return who performs a step; None if the server itself does."""
+        if assignment is None:
+            return None
+        agent = find_agent(assignment.agent, self._agents)
+        return Identity(assignment.agent, via="command", client=agent.program if agent is not None else "")
 
-    def shown(self, name: str, write: OnOutput) -> OnOutput:
+    def shown(self, assignment: Assignment | None, write: OnOutput) -> OnOutput:
         """Return what shows the output of an agent: of one that prints data, only standard error."""
-        agent = find_agent(name, self._agents) if name else None
+        agent = find_agent(assignment.agent, self._agents) if assignment is not None else None
         if agent is None or agent.output == "text":
             return write
         return lambda stream, data: write(stream, data) if stream == "stderr" else None
 
-    async def perform(self, command: RunStep, step: Step, inputs: Any, context: StepContext) -> StepResult:
+    async def perform(
+        self, assignment: Assignment, step: Step, inputs: Any, context: StepContext
+    ) -> StepResult:
         """Perform a step. Raises AgentFailed if the program gives no usable result."""
-        agent = self._known(command.agent)
-        question = step.ask_alone(inputs)
-        asked = Asked(step, inputs, question)
-        feedback, tokens, reply = command.feedback, 0, ""
+        agent = self._known(assignment.agent)
+        asked = asked_of(step, inputs, step.ask_alone(inputs), assignment.result)
+        question = asked.question
+        feedback, tokens, reply = assignment.feedback, 0, ""
         for _ in range(RESULTS):
-            prompt = prompt_for(question, feedback, role=command.role)
-            finished = await self._run(agent, prompt, command, context, tokens)
+            prompt = prompt_for(question, feedback, role=assignment.role)
+            finished = await self._run(agent, prompt, assignment, context, tokens)
             try:
                 printed = _READ[agent.output](finished.stdout)
             except ValueError as error:
@@ -96,9 +101,9 @@ class HeadlessAgents:
             elif (unusable := unfit(result, depth=context.world.limits.value_depth)) is not None:
                 wrong = [f"the result{unusable.place} is not accepted: {unusable.why}"]
             if not wrong:
-                parsed = step.apply_config(step.parse_result(inputs, result), context.config)
-                return step.credit(parsed, agent.name, tokens)
-            feedback = [*command.feedback, *wrong]
+                parsed = asked.step.apply_config(asked.step.parse_result(inputs, result), context.config)
+                return asked.step.credit(parsed, agent.name, tokens)
+            feedback = [*assignment.feedback, *wrong]
         raise AgentFailed(
             f"the agent '{agent.name}' gave {RESULTS} results that do not fit: {'; '.join(wrong)}"
             + _quoted("the last one", reply or finished.stdout),
@@ -118,10 +123,10 @@ class HeadlessAgents:
         return agent
 
     async def _run(
-        self, agent: AgentCommand, prompt: str, command: RunStep, context: StepContext, tokens: int
+        self, agent: AgentCommand, prompt: str, assignment: Assignment, context: StepContext, tokens: int
     ) -> Finished:
         world = context.world
-        added = {**self._environment, **agent.env, TASK: command.task or context.run_id, AGENT: agent.name}
+        added = {**self._environment, **agent.env, TASK: assignment.task, AGENT: agent.name}
         environment = world.command_environment(added)
         for name in agent.without:
             environment.pop(name, None)

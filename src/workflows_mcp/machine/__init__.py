@@ -6,6 +6,7 @@ from workflows_mcp.machine import events
 from workflows_mcp.machine.agents import EVERY
 from workflows_mcp.machine.changes import WRITABLE, Path, TooLarge, WrongChange, path_text, size_of, value_at
 from workflows_mcp.machine.commands import (
+    Assignment,
     ClearTimer,
     Command,
     Finish,
@@ -83,6 +84,7 @@ __all__ = [
     "AgentsAssigned",
     "Answered",
     "Around",
+    "Assignment",
     "Blocks",
     "BudgetRaised",
     "CancelRequested",

@@ -8,8 +8,9 @@ command.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
+from workflows_mcp.machine.budgets import refund
+from workflows_mcp.machine.commands import Assignment
 from workflows_mcp.machine.core import Core, OpenScope
 from workflows_mcp.machine.events import AgentsAssigned
 from workflows_mcp.machine.state import Frame, record_at, task_id
@@ -21,25 +22,18 @@ _READ = ("agent", *USER_DECIDES)
 """The inputs of a step that say who performs it."""
 
 
-class Assignment(NamedTuple):
-    """What a command needs to know besides the question, to perform a step."""
-
-    agent: str = ""
-    """The name of the agent in the settings."""
-    task: str = ""
-    """The id of the task or run that the step belongs to."""
-    role: str = ""
-    """The prompt of the author for the sub-agents of the task."""
-
-
-def assignment_of(machine: Core, address: str, frame: Frame) -> Assignment:
-    """Return the assignment of a step; an empty one if no command performs it."""
+def assignment_of(machine: Core, scope: OpenScope, index: int, frame: Frame) -> Assignment | None:
+    """Return the assignment of a step; None if no command performs it."""
     if not frame.headless:
-        return Assignment()
+        return None
+    node = scope.program.nodes[index]
+    address = scope.prefix + node.id
     task = machine.task_around(address)
     record = record_at(machine.state, task.rpartition("/")[0]) if task else None
     role = record.scope.prompt if record is not None and record.scope is not None else ""
-    return Assignment(frame.headless, task_id(machine.state, task), role)
+    before = scope.scope.records.get(node.id)
+    feedback = list(before.feedback) if before is not None else []
+    return Assignment(frame.headless, task_id(machine.state, task), role, node.result, feedback)
 
 
 def headless_agent(machine: Core, scope: OpenScope, index: int) -> str:
@@ -77,6 +71,7 @@ def agents_assigned(machine: Core, event: AgentsAssigned) -> None:
             frame.headless = agent or frame.headless
         elif agent:
             machine.close_frame(address, "postponed")
+            refund(machine, scope, "agent_steps")
             machine.enqueue(scope, [index])
 
 

@@ -15,8 +15,16 @@ from workflows_mcp.steps.base import (
 )
 from workflows_mcp.steps.output_formats import FORMATS
 from workflows_mcp.steps.registry import StepRegistry, default_registry
-from workflows_mcp.steps.results import Asked, reported_failure, understood
-from workflows_mcp.steps.schema_check import example, fits, violations
+from workflows_mcp.steps.results import (
+    Asked,
+    asked_of,
+    example_of,
+    reported_failure,
+    reported_tokens,
+    understood,
+    violations_of,
+)
+from workflows_mcp.steps.schema_check import fits
 from workflows_mcp.steps.shell import ANY_EXIT, TYPES, Shell
 
 __all__ = [
@@ -34,13 +42,15 @@ __all__ = [
     "StepRegistry",
     "StepResult",
     "StepStopped",
+    "asked_of",
     "default_registry",
-    "example",
+    "example_of",
     "failure_in",
     "find_result",
     "fits",
     "prompt_for",
     "reported_failure",
+    "reported_tokens",
     "understood",
-    "violations",
+    "violations_of",
 ]

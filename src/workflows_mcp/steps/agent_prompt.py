@@ -11,17 +11,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from workflows_mcp.steps.base import Question
-from workflows_mcp.steps.results import Asked, understood
-from workflows_mcp.steps.schema_check import violations
+from workflows_mcp.steps.results import Asked, understood, violations_of
 from workflows_mcp.values import Value, from_json, to_json
 
 _ROLE = "You perform one step of a workflow. The workflow continues with your reply."
 _ALONE = (
-    "Nobody reads along: you cannot ask anybody, and only your last message counts. Do only this step. If it "
-    'cannot be done, or only the user can decide it, reply {"is_error": true, "error": "<why, or the '
-    'question>"}.'
+    "Do only this step. You cannot ask anybody: if the step cannot be done, or only the user can decide it, "
+    'reply {"is_error": true, "error": "<why, or the question>"}.'
 )
-_REPLY = "Reply with one JSON value that fits this JSON Schema, and with nothing else:"
+_REPLY = "To submit the result, reply with one JSON value that fits result_schema, and with nothing else."
 _REJECTED = "Your last result was rejected. What has to be fixed:"
 _FENCED = re.compile(r"^[ \t]*```[\w-]*[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _OPENINGS = 1000
@@ -33,7 +31,8 @@ def prompt_for(question: Question, feedback: Sequence[str] = (), *, role: str = 
     parts = [role or _ROLE, question.instructions]
     if question.parameters:
         parts.append("\n".join(_parameter(name, value) for name, value in question.parameters.items()))
-    parts += [f"{_REPLY}\n{to_json(question.result_schema)}", _ALONE]
+    schema = to_json(question.result_schema)
+    parts += [f"<result_schema>\n{schema}\n</result_schema>", f"{_REPLY} {_ALONE}"]
     if feedback:
         parts.append("\n".join([_REJECTED, *(f"- {item}" for item in feedback)]))
     return "\n\n".join(parts) + "\n"
@@ -51,18 +50,17 @@ def find_result(asked: Asked, reply: str) -> tuple[Value, list[str]]:
     result, that is the reply as a whole.
     """
     main = asked.question.main_field
-    schema = asked.question.result_schema
     for found in _objects_in(reply):
         if main is not None and main not in found:
             continue
         result = understood(asked, found)
-        if not violations(result, schema):
+        if not violations_of(asked, result):
             return result, []
     result = understood(asked, reply.strip())
-    wrong = violations(result, schema)
+    wrong = violations_of(asked, result)
     if wrong and (objects := [it for it in _objects_in(reply) if main is None or main in it]):
         result = understood(asked, objects[0])
-        wrong = violations(result, schema)
+        wrong = violations_of(asked, result)
     return result, wrong
 
 

@@ -28,7 +28,7 @@ _ADDED = (
 
 
 _FOLLOW = (
-    'Follow parameters.instructions. The result is {"response": "<only the answer, complete, as text>"}.'
+    'Follow parameters.instructions. Submit {"response": "<only the answer, complete, as text>"}.'
 )
 _AS_AGENT = "You are the agent {}. "
 
@@ -60,7 +60,9 @@ class Delegate(Step):
     """Gives an agent a task in words, and returns its answer."""
 
     name = "Delegate"
-    dialect_names: ClassVar[Mapping[str, str]] = {"stateful": "delegate"}
+    dialect_names: ClassVar[Mapping[str, str]] = {
+        "graph": "Delegate", "stateful": "delegate", "reactive": "delegate",
+    }  # fmt: skip
     performer: ClassVar[Performer] = "agent"
     Inputs = DelegateInputs
     Outputs = DelegateOutputs

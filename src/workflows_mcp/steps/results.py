@@ -6,11 +6,12 @@ reported_failure({"is_error": True, "error": "no access"})    # "no access"
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from workflows_mcp.steps.base import Question, Step, StepInputs
-from workflows_mcp.steps.schema_check import fits
+from workflows_mcp.plan import example_result, is_object, properties_of, result_outputs, result_violations
+from workflows_mcp.steps.base import Question, Step, StepInputs, StepResult
+from workflows_mcp.steps.schema_check import example, fits, violations
 from workflows_mcp.values import Value, from_json, to_text
 
 _FAILURE_KEYS = frozenset({"is_error", "isError", "error", "message"})
@@ -23,6 +24,82 @@ class Asked:
     step: Step
     inputs: StepInputs
     question: Question
+
+
+_REPORTED = ("agent_used", "tokens_used")
+"""Fields beside a result that say how it was made; they are not part of it."""
+
+
+class TypedResult(Step):
+    """Takes the result of a step in the form of its `result`, a JSON Schema."""
+
+    name = "typed"
+    performer = "agent"
+
+    def __init__(self, step: Step, schema: dict[str, Value]) -> None:
+        self._step = step
+        self.schema = schema
+
+    def typed(self, question: Question) -> Question:
+        """Return a question that asks for this form."""
+        what = question.instructions
+        for start in (" Submit {", " Submit the actual", "; submit everything"):
+            what = what.partition(start)[0]
+        how = "Submit one result that fits result_schema."
+        return replace(
+            question,
+            instructions=f"{what.rstrip('.;')}. {how}",
+            result_schema=self.schema,
+            main_field=None,
+            describes_result=False,
+        )
+
+    def normalize_result(self, inputs: Any, result: Value) -> Value:
+        """Leave out what is reported beside the result, unless the schema asks for it."""
+        fields = properties_of(self.schema)
+        if isinstance(result, dict) and is_object(self.schema):
+            return {key: it for key, it in result.items() if key not in _REPORTED or key in fields}
+        return result
+
+    def violations(self, result: Value) -> list[str]:
+        return result_violations(result, self.schema)
+
+    def example(self) -> Value:
+        return example_result(self.schema)
+
+    def parse_result(self, inputs: Any, result: Any) -> StepResult:
+        return StepResult(result_outputs(result, self.schema))
+
+
+def asked_of(
+    step: Step, inputs: StepInputs, question: Question, schema: dict[str, Value] | None = None
+) -> Asked:
+    """Return a question of a step; the result has the form of `schema`, its `result`, if there is one."""
+    if schema is None:
+        return Asked(step, inputs, question)
+    typed = TypedResult(step, schema)
+    return Asked(typed, inputs, typed.typed(question))
+
+
+def violations_of(asked: Asked, result: Value) -> list[str]:
+    """Return what is wrong with a result; the schema of a `result` key can be any JSON Schema."""
+    if isinstance(asked.step, TypedResult):
+        return asked.step.violations(result)
+    return violations(result, asked.question.result_schema)
+
+
+def example_of(asked: Asked) -> Value:
+    """Return a result that shows what fits."""
+    if isinstance(asked.step, TypedResult):
+        return asked.step.example()
+    return example(asked.question.result_schema)
+
+
+def reported_tokens(result: Any) -> int:
+    """Return how many tokens an agent reports to have used; 0 if it does not."""
+    given = _read(result) if isinstance(result, str) else result
+    tokens = given.get("tokens_used") if isinstance(given, dict) else None
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0 else 0
 
 
 def reported_failure(result: Any) -> str | None:
@@ -42,6 +119,10 @@ def understood(asked: Asked, result: Any) -> Value:
     Text that is a JSON object is read as that object if it names the main field and fits, or if the text
     itself does not fit.
     """
+    if isinstance(asked.step, TypedResult):
+        parsed = _read(result) if isinstance(result, str) else result
+        whole = asked.step.normalize_result(asked.inputs, parsed)
+        return result if isinstance(result, str) and not asked.step.violations(result) else whole
     schema, main = asked.question.result_schema, asked.question.main_field
     normalized = asked.step.normalize_result(asked.inputs, _as_object(asked.question, result))
     if isinstance(result, str) and isinstance(parsed := _read(result), dict):
