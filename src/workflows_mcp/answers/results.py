@@ -189,7 +189,9 @@ def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
         standing = f"'{step_id}': {_standing(view, step_id, [])}. " if step_id is not None else ""
         message = f"{standing}{what} asks nothing of you now: {people}"
         return NotExpected(message, hint=f"{TELL_USER}, and wait with {status}, wait_seconds=30)")
-    message = f"{what} asks nothing of you now: it is still working"
+    performed = [it for _, it in view.under_way("step") if it.headless]
+    doing = f"the agent '{performed[0].headless}' of the settings performs it" if performed else ""
+    message = f"{what} asks nothing of you now: {doing or 'it is still working'}"
     return NotExpected(message, hint=f"wait for it with {status}, wait_seconds=30)")
 
 

@@ -213,10 +213,10 @@ def _read_text(stdout: str) -> _Printed:
 def _read_json(stdout: str) -> _Printed:
     """Read an output that is one JSON value."""
     try:
-        from_json(stdout)
+        value = from_json(stdout)
     except ValueError as error:
         raise ValueError(f"the output is not one JSON value: {error}") from None
-    return _Printed(stdout)
+    return _Printed(value if isinstance(value, str) else stdout)
 
 
 def _read_claude(stdout: str) -> _Printed:

@@ -22,8 +22,8 @@ _ALONE = (
 _REPLY = "To submit the result, reply with one JSON value that fits result_schema, and with nothing else."
 _REJECTED = "Your last result was rejected. What has to be fixed:"
 _FENCED = re.compile(r"^[ \t]*```[\w-]*[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
-_OPENINGS = 1000
-"""How many places of a reply are tried as the beginning of an object."""
+_OPENINGS, _CHARS = 1000, 200_000
+"""How many places of a reply are tried as the beginning of an object, and how much of its end is searched."""
 
 
 def prompt_for(question: Question, feedback: Sequence[str] = (), *, role: str = "") -> str:
@@ -82,7 +82,7 @@ def _objects_in(reply: str) -> Iterator[dict[str, Value]]:
 
 
 def _objects_between_words(text: str) -> Iterator[dict[str, Value]]:
-    decoder, at = json.JSONDecoder(), 0
+    decoder, at, text = json.JSONDecoder(), 0, text[-_CHARS:]
     for _ in range(_OPENINGS):
         at = text.find("{", at)
         if at < 0:
@@ -100,6 +100,6 @@ def _objects_between_words(text: str) -> Iterator[dict[str, Value]]:
 def _parsed(text: str) -> dict[str, Value] | None:
     try:
         found = from_json(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
