@@ -261,8 +261,8 @@ def test_a_program_that_hangs_is_killed_with_its_children_when_its_time_is_over(
         await until(lambda: len(agent.children) == 2)
         return await ended(service, run_id)
 
-    error = run(knowing(settings, helper=agent.command("helper", timeout=3.0)), work)["error"]
-    assert "the agent 'helper' was killed after 3 s" in error["message"]
+    error = run(knowing(settings, helper=agent.command("helper", timeout=5.0)), work)["error"]
+    assert "the agent 'helper' was killed after 5 s" in error["message"]
     assert error["code"] == "timeout"
     assert not any(map(is_alive, [*agent.children, agent.calls[0]["pid"]]))
 

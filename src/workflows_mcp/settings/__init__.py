@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workflows_mcp.settings.agents import PRESETS, AgentCommand, find_agent
-from workflows_mcp.settings.http import Address, HttpSettings, in_url, is_loopback, read_address
+from workflows_mcp.settings.http import Address, HttpSettings, NamedToken, in_url, is_loopback, read_address
 from workflows_mcp.settings.model import (
     LEVELS,
     STATE_ACCESS,
@@ -24,6 +24,7 @@ __all__ = [
     "Address",
     "AgentCommand",
     "HttpSettings",
+    "NamedToken",
     "Settings",
     "Trust",
     "find_agent",

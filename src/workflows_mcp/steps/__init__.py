@@ -25,12 +25,13 @@ from workflows_mcp.steps.results import (
     violations_of,
 )
 from workflows_mcp.steps.schema_check import fits
-from workflows_mcp.steps.shell import ANY_EXIT, TYPES, Shell
+from workflows_mcp.steps.shell import ANY_EXIT, TYPES, WATCH_CHANGES, Shell
 
 __all__ = [
     "ANY_EXIT",
     "FORMATS",
     "TYPES",
+    "WATCH_CHANGES",
     "Asked",
     "Performer",
     "Question",

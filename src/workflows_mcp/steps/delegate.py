@@ -27,9 +27,7 @@ _ADDED = (
 """What the prompt of a sub-agent says in addition to the instructions."""
 
 
-_FOLLOW = (
-    'Follow parameters.instructions. Submit {"response": "<only the answer, complete, as text>"}.'
-)
+_FOLLOW = 'Follow parameters.instructions. Submit {"response": "<only the answer, complete, as text>"}.'
 _AS_AGENT = "You are the agent {}. "
 
 
