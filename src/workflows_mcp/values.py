@@ -155,7 +155,7 @@ def from_json(text: str | bytes) -> Value:
     """Decode JSON. Raises ValueError with the position if `text` is not JSON."""
     try:
         return _decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
 
 

@@ -214,7 +214,7 @@ def _read_json(stdout: str) -> _Printed:
     """Read an output that is one JSON value."""
     try:
         value = from_json(stdout)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the output is not one JSON value: {error}") from None
     return _Printed(value if isinstance(value, str) else stdout)
 
@@ -262,7 +262,7 @@ def _events(stdout: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of an output, the last first: one value, a list, or one object a line."""
     try:
         whole = from_json(stdout)
-    except ValueError:
+    except (ValueError, RecursionError):
         whole = [it for it in map(_object, stdout.splitlines()) if it is not None]
     listed: Sequence[Any] = whole if isinstance(whole, list) else [whole]
     yield from (it for it in reversed(listed) if isinstance(it, dict))
@@ -271,7 +271,7 @@ def _events(stdout: str) -> Iterator[dict[str, Any]]:
 def _object(line: str) -> Value:
     try:
         return from_json(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -28,7 +28,7 @@ def assignment_of(machine: Core, scope: OpenScope, index: int, frame: Frame) -> 
         return None
     node = scope.program.nodes[index]
     address = scope.prefix + node.id
-    task = machine.task_around(address)
+    task = machine.task_around(f"{address}/")  # an item can be the step itself
     record = record_at(machine.state, task.rpartition("/")[0]) if task else None
     role = record.scope.prompt if record is not None and record.scope is not None else ""
     before = scope.scope.records.get(node.id)

@@ -100,6 +100,6 @@ def _objects_between_words(text: str) -> Iterator[dict[str, Value]]:
 def _parsed(text: str) -> dict[str, Value] | None:
     try:
         found = from_json(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

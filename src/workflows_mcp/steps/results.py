@@ -135,7 +135,7 @@ def understood(asked: Asked, result: Any) -> Value:
 def _read(text: str) -> Value:
     try:
         return from_json(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
