@@ -69,7 +69,7 @@ PRESETS: Mapping[str, AgentCommand] = {
         "claude",
         ("claude", "-p", "--output-format", "json"),
         output="claude",
-        without=("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT"),  # it refuses to start inside of another one
+        without=("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT"),  # it is no part of the session that started us
     ),
     "codex": AgentCommand("codex", ("codex", "exec", "--json", "--skip-git-repo-check"), output="codex"),
 }
