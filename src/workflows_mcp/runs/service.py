@@ -375,10 +375,10 @@ class Service:
 
     async def assign_agent(self, run_id: str, agent: str) -> None:
         """Let a command of the settings perform all steps of agents of a run from now on."""
-        agents = self._agents_for(agent)
+        agents, by = self._agents_for(agent), caller()
         state = (await self._engine.view(run_id)).state
         if state.status == "running" and state.agents != agents:
-            await self._engine.send(run_id, lambda machine, now: AgentsAssigned(now, agents))
+            await self._engine.send(run_id, lambda machine, now: AgentsAssigned(now, agents, by))
 
     async def is_parked(self, run_id: str) -> bool:
         return (await self._engine.view(run_id)).state.parked is not None
@@ -405,7 +405,7 @@ class Service:
         command of the settings that performs all steps of agents from now on.
         """
         new = await self._changed_bundle(run_of(run_id), workflow, text, file)
-        first = [AgentsAssigned(0.0, self._agents_for(agent))] if agent is not None else []
+        first = [AgentsAssigned(0.0, self._agents_for(agent), caller())] if agent is not None else []
         if run_of(run_id) != run_id:
             if new is not None:
                 raise RequestError("a task keeps the definition of its run", hint="retry the run instead")
