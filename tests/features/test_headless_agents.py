@@ -388,6 +388,25 @@ def test_tasks_of_a_command_run_max_parallel_at_a_time_and_are_delegated_to_nobo
     assert len(agent.calls) == 4
 
 
+def test_a_process_runs_no_more_programs_at_once_than_its_limit(
+    agent: ScriptedAgent, settings: Settings
+) -> None:
+    agent.answers("Review", "fine", waits_for="go")
+    one = dataclasses.replace(settings, limits=Limits(parallel_agents=1))
+
+    async def work(service: Service) -> None:
+        run_id = await begun(service, REVIEW, agent=None)
+        await until(lambda: agent.calls)
+        frames = (await state_of(service, run_id)).frames
+        assert sum(frame.kind == "step" for frame in frames.values()) == 2
+        assert len(agent.calls) == 1
+        agent.continues("go")
+        assert (await service.status(run_id, wait_seconds=30))["action"]["step_id"] == "sum-up"
+
+    run(knowing(one, reviewer=agent.command("reviewer")), work)
+    assert len(agent.calls) == 4
+
+
 def test_questions_to_the_user_are_left_to_the_user(agent: ScriptedAgent, settings: Settings) -> None:
     text = """
 name: ask

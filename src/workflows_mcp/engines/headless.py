@@ -58,6 +58,7 @@ class HeadlessAgents:
     ) -> None:
         self._agents = agents or {}
         self._environment = environment or {}
+        self._room: asyncio.Semaphore | None = None
 
     def identity(self, assignment: Assignment | None) -> Identity | None:
         """Return who performs a step; None if the server itself does."""
@@ -83,7 +84,8 @@ class HeadlessAgents:
         feedback, tokens, reply = assignment.feedback, 0, ""
         for _ in range(RESULTS):
             prompt = prompt_for(question, feedback, role=assignment.role)
-            finished = await self._run(agent, prompt, assignment, context, tokens)
+            async with self._has_room(context.world.limits.parallel_agents):
+                finished = await self._run(agent, prompt, assignment, context, tokens)
             try:
                 printed = _READ[agent.output](finished.stdout)
             except ValueError as error:
@@ -111,6 +113,12 @@ class HeadlessAgents:
             "is",
             tokens=tokens,
         )
+
+    def _has_room(self, most: int) -> asyncio.Semaphore:
+        """Limit how many programs run at once; each is large, and a fan-out may have many items."""
+        if self._room is None:
+            self._room = asyncio.Semaphore(most)
+        return self._room
 
     def _known(self, name: str) -> AgentCommand:
         agent = find_agent(name, self._agents)
