@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import psutil
 import pytest
 
@@ -16,6 +17,7 @@ from support.rendered import Service
 from support.scripted_agent import ScriptedAgent
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
+from workflows_mcp.machine.commands import Assignment, RunStep
 from workflows_mcp.machine.state import RunState, record_at
 from workflows_mcp.settings.model import Settings
 
@@ -95,8 +97,8 @@ async def begun(service: Service, text: str, agent: str | None = "helper", **inp
 
 
 async def ended(service: Service, run_id: str) -> dict[str, Any]:
-    while (answer := await service.status(run_id, wait_seconds=30))["status"] in ("running", "waiting"):
-        pass
+    while (answer := await service.status(run_id, wait_seconds=30))["status"] == "running":
+        await asyncio.sleep(0)
     return answer
 
 
@@ -484,6 +486,33 @@ def test_an_agent_can_take_over_a_run_that_waits_for_its_client(
 
     run(knowing(settings, helper=agent.command("helper")), work)
     assert len(agent.calls) == 5
+
+
+def test_a_step_that_changes_hands_counts_once_for_its_budget(
+    agent: ScriptedAgent, settings: Settings
+) -> None:
+    agent.answers("Review", "fine")
+    agent.answers("Sum up", "all fine")
+
+    async def work(service: Service) -> None:
+        run_id = await begun(service, f"{REVIEW}budget: {{agent_steps: 5}}\n", agent=None)
+        await service.status(run_id, wait_seconds=30)
+        await service.assign_agent(run_id, "helper")
+        assert (await ended(service, run_id))["status"] == "completed"
+        assert (await state_of(service, run_id)).spent[""].agent_steps == 5
+
+    run(knowing(settings, helper=agent.command("helper")), work)
+
+
+def test_a_question_that_a_command_answers_changes_the_world(settings: Settings) -> None:
+    async def work(service: Service) -> None:
+        executor = service._engine._executor  # type: ignore[attr-defined]
+        asked = RunStep("ask#1", "ask", "Prompt", {"prompt": "Which?"})
+        performed = msgspec.structs.replace(asked, assignment=Assignment("helper", "wf_1"))
+        assert not executor.changes_world(asked)
+        assert executor.changes_world(performed), "its start is stored before it runs"
+
+    run(settings, work)
 
 
 def test_the_author_of_a_definition_can_say_who_the_agents_of_a_task_are(
