@@ -32,6 +32,8 @@ class Codex(Protocol):
         *,
         cwd: Path,
         environment: Mapping[str, str],
+        resumes: bool = False,
+        settings: str = "",
     ) -> list[dict[str, Any]]: ...
 
 
@@ -40,11 +42,22 @@ def codex_cli(home: Path) -> Codex:
     program = codex_program()
 
     def run(
-        asked: str, address: str, server: Sequence[str], *, cwd: Path, environment: Mapping[str, str]
+        asked: str,
+        address: str,
+        server: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        resumes: bool = False,
+        settings: str = "",
     ) -> list[dict[str, Any]]:
-        (home / "config.toml").write_text(_settings(address, server, environment), encoding="utf-8")
+        """`resumes` the last conversation; `settings` stand first in its file. Hooks in its home need no trust."""
+        whole = settings + _settings(address, server, environment)
+        (home / "config.toml").write_text(whole, encoding="utf-8")
+        hooks = ["--dangerously-bypass-hook-trust"] if (home / "hooks.json").exists() else []
+        last = ["resume", "--last"] if resumes else []
         said = subprocess.run(
-            [program, "exec", "--skip-git-repo-check", "--json", asked],
+            [program, "exec", *last, "--skip-git-repo-check", *hooks, "--json", asked],
             cwd=cwd,
             env={"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home)},
             stdin=subprocess.DEVNULL,

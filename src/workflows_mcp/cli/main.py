@@ -156,6 +156,7 @@ COMMANDS = (
                 "--engine", "NAME", "where runs are stored: embedded (a local file, the default) or temporal"
             ),
             flag("--read-only", "serve only tools that read runs, and run no steps"),
+            option("--task", "ID", "serve only this task of a run, e.g. to its sub-agent"),
             option(
                 "--http",
                 "HOST:PORT",
@@ -339,6 +340,12 @@ COMMANDS = (
             flag("--list", "list the trusted directories"),
             flag("--remove", "stop trusting the directory"),
         ),
+    ),
+    Command(
+        "hook",
+        "serve",
+        "relay an event of a client's hooks to a running server (see docs/clients.md)",
+        ("hook < event.json",),
     ),
     Command("worker", "temporal", "run a Temporal worker until it is stopped", ("worker",)),
     Command(

@@ -55,6 +55,7 @@ from workflows_mcp.policy import (
 from workflows_mcp.runs.agent_protocol import AgentProtocol, ExplainRefusal
 from workflows_mcp.runs.callers import caller, calling_as
 from workflows_mcp.runs.checkpoints import Histories
+from workflows_mcp.runs.client_sessions import ClientSessions
 from workflows_mcp.runs.conversations import Conversations
 from workflows_mcp.runs.decisions import Decisions
 from workflows_mcp.runs.definitions import Definitions
@@ -123,6 +124,7 @@ class Service:
         )  # fmt: skip
         self.debugger = Debugger(engine, self._agents, registry, settings.limits, bundle_of=catalog.bundle)
         self.inspector = Inspector(engine, self._agents, catalog, settings.limits)
+        self.client_sessions = ClientSessions(settings, self._agents, self.decisions.refused)
         self._open = ExitStack()
 
     @classmethod
@@ -261,6 +263,10 @@ class Service:
         await self._agents.submit(workflow_id, result, step_id, explain_refusal)
         next_id = await self._agents.next_target(workflow_id)
         return await self._agents.answer(next_id, wait_seconds)
+
+    async def full_id(self, workflow_id: str) -> str:
+        """Return the full id of a task that is named in short; an id of no task is returned as it is."""
+        return await self._agents.full_id(workflow_id)
 
     async def next_step(
         self,
@@ -460,12 +466,12 @@ class Service:
         answer.forked_from = await self.inspector.origin_of(run_id)
         return answer
 
-    async def note(self, run_id: str, note: str) -> None:
-        """Store a note beside a run, for its clients."""
-        await self._engine.heartbeat(run_id, note, self._now())
+    async def note(self, workflow_id: str, note: str) -> None:
+        """Store a note beside a run, or the run of a task, for its clients."""
+        await self._engine.heartbeat(run_of(workflow_id), note, self._now())
 
-    async def noted(self, run_id: str, note: str) -> bool:
-        return note in await self._engine.last_seen(run_id)
+    async def noted(self, workflow_id: str, note: str) -> bool:
+        return note in await self._engine.last_seen(run_of(workflow_id))
 
     async def prune(self, limits: Limits | None = None, *, dry_run: bool = False) -> dict[str, Any]:
         """Delete ended runs beyond the limits: those given, or those of the settings."""

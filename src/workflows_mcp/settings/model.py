@@ -16,6 +16,7 @@ setting in a file that could widen what workflows may do is ignored until the us
     WORKFLOWS_SECRETS_FILE     a file with secrets, NAME=value        [secrets_file]
     WORKFLOWS_TOOLSETS         which tools are served, by comma       [toolsets]
     WORKFLOWS_READ_ONLY        true: only tools that read runs        [read_only]
+    WORKFLOWS_TASK             the only task that is served           [task]
     WORKFLOWS_HTTP_<NAME>      where MCP is served over HTTP          [http] name = …
     WORKFLOWS_MCP_SERVERS      servers whose tools steps may call,    [mcp_servers.name]
                                as JSON
@@ -29,6 +30,7 @@ setting in a file that could widen what workflows may do is ignored until the us
                                the people in each, as JSON
     WORKFLOWS_WORKFLOW_TOOLS   workflows that are served as tools:    [workflow_tools]
                                names, patterns, tag:NAME, by comma
+    WORKFLOWS_HOOKS            off: the hooks of clients do nothing   [hooks]
     WORKFLOWS_ENGINE           where runs are stored: embedded,       [engine]
                                temporal
     WORKFLOWS_TEMPORAL_<NAME>  where the Temporal server is           [temporal] name = …
@@ -73,6 +75,8 @@ LEVELS = ("safe", "trusted", "privileged")
 STATE_ACCESS = ("enforce", "warn")
 ELICITATION = ("workflow", "always", "never")
 """Whether the user is asked directly: if the workflow says so, unless it says no, or never."""
+HOOKS = ("on", "off")
+"""Whether the hooks of clients hold an agent to its pending step."""
 RENAMED_LIMITS = {"stored_bytes": "inline_bytes", "kept_runs": "max_ended_runs"}
 """Old names of limits, which still work with a notice."""
 ENGINES = ("embedded", "temporal")
@@ -120,6 +124,8 @@ class Settings:
     toolsets: tuple[str, ...] = DEFAULT_TOOLSETS
     read_only: bool = False
     """Whether this process serves only tools that read runs, and runs no steps."""
+    task: str = ""
+    """The id of the only task (or run) that this server serves; empty: all."""
     http: HttpSettings = field(default_factory=HttpSettings)
     mcp_servers: Mapping[str, Any] = field(default_factory=dict)
     """MCP servers whose tools the server itself may call, by name."""
@@ -132,12 +138,18 @@ class Settings:
     """Who may decide at gates: groups, and the people in each."""
     workflow_tools: tuple[str, ...] = ()
     """The workflows that are served as tools: names, patterns of names, or `tag:` and a tag."""
+    hooks: str = HOOKS[0]
     log_level: str = "WARNING"
     engine: str = ENGINES[0]
     temporal: TemporalSettings = field(default_factory=TemporalSettings)
     limits: Limits = field(default_factory=Limits)
     trusts: Callable[[Path], bool] = field(default=lambda _: False, repr=False, compare=False)
     """Whether the user trusts a directory as it is now; otherwise its `.mcp.json` is ignored."""
+
+    @property
+    def starts_runs(self) -> bool:
+        """Whether clients of a server with these settings can start runs."""
+        return not (self.read_only or self.task)
 
     @property
     def store(self) -> Path:
@@ -308,7 +320,9 @@ def _is_free(table: str, name: str, raw: Any) -> bool:
         return False
     kind = _LIMIT_KINDS.get(name)
     try:
-        return kind is None or (name not in _DELETING and kind(raw) <= getattr(DEFAULT_LIMITS, name))
+        return kind is None or (
+            name not in _DELETING | _HOLDING and kind(raw) <= getattr(DEFAULT_LIMITS, name)
+        )
     except (TypeError, ValueError, OverflowError):
         return True
 
@@ -422,6 +436,11 @@ def _some_text(key: str, value: Any) -> str:
     return value.strip()
 
 
+def _task(key: str, value: Any) -> str:
+    """Read the id of a task; empty text sets none."""
+    return "" if value == "" else _some_text(key, value)
+
+
 def _api_key(key: str, value: Any) -> str:
     """Check a key; the error does not show it."""
     text = _some_text(key, value)
@@ -512,12 +531,14 @@ _READERS: dict[str, Any] = {
     "secrets_file": _path,
     "toolsets": read_toolsets,
     "read_only": _flag,
+    "task": _task,
     "mcp_servers": _tables,
     "agents": lambda key, value: read_agents(key, _tables(key, value)),
     "state_access": _one_of(STATE_ACCESS),
     "elicitation": _one_of(ELICITATION),
     "approvers": _groups,
     "workflow_tools": read_names,
+    "hooks": _one_of(HOOKS),
     "engine": _one_of(ENGINES),
     "log_level": lambda key, value: _one_of(_LOG_LEVELS)(key, value).upper(),
 }
@@ -536,6 +557,8 @@ _TEMPORAL_READERS: dict[str, Any] = {
 _LIMIT_KINDS = {item.name: (float if isinstance(item.default, float) else int) for item in fields(Limits)}
 _DELETING = frozenset({"checkpoint_days", "run_days", "max_ended_runs", "store_bytes"})
 """Limits that need trust even if they are lower: they delete runs, also of other projects."""
+_HOLDING = frozenset({"stop_refusals"})
+"""Limits that need trust even if they are lower: they let agents leave their runs."""
 
 
 def _never(_: Any, __: Path) -> bool:
@@ -560,6 +583,7 @@ _WITHOUT_TRUST: dict[str, Callable[[Any, Path], bool]] = {
     "read_only": _always,
     "state_access": _always,
     "elicitation": lambda value, _: value != "never",
+    "hooks": lambda value, _: value == HOOKS[0],
     "engine": lambda value, _: value == ENGINES[0],
     "log_level": _always,
 }
