@@ -93,6 +93,30 @@ def test_a_run_that_was_killed_is_continued_by_a_server_and_repeats_nothing(
     assert sorted(asked) == ["a.py", "b.py", "b.py"]
 
 
+def test_a_server_that_the_program_starts_serves_its_own_task_and_nothing_else_of_the_run(
+    agent: ScriptedAgent, changed: Terminal
+) -> None:
+    agent.answers("file a.py", FINDING.format("a.py"), waits_for="go")
+    agent.answers("file b.py", FINDING.format("b.py"))
+    command = [*changed.command, "run", str(REVIEW), "--agent", "helper"]
+    with background(command, changed.workspace, changed.environment) as run:
+        run.says("✓ review/1/look")
+        [call] = [it for it in agent.calls if "file a.py" in it["prompt"]]
+        inside = {name: it for name, it in changed.environment.items() if not name.startswith("WORKFLOWS_")}
+        inside |= {name: it for name, it in call["environment"].items() if name != "WORKFLOWS_MCP_STEP"}
+        task = inside["WORKFLOWS_TASK"]
+        with background([*changed.command, "serve"], changed.workspace, inside) as server:
+            server.introduce()
+            assert server.call("get_workflow_status", workflow_id=task)["status"] == "running"
+            for other in (task.partition(".")[0], task[:-1] + "1"):
+                refused = server.ask(
+                    "tools/call", name="get_workflow_status", arguments={"workflow_id": other}
+                )
+                assert refused["result"]["isError"] is True
+        agent.continues("go")
+        assert run.process.wait(60) == 0
+
+
 def _is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
