@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Machine, RunState
+from workflows_mcp.machine import Event, Identity, Machine, RunState
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -87,10 +87,11 @@ class Engine(Protocol):
         *,
         request_id: str | None = None,
         agents: Mapping[str, str] = NO_AGENTS,
+        by: Identity | None = None,
     ) -> str:
         """Start a run and return its id. A known request_id returns the run that it started.
 
-        Commands of the settings perform the steps of `agents`; see `RunState.agents`."""
+        Commands of the settings perform the steps of `agents`; see `RunState.agents`. `by` has started it."""
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         """Send an event to a run. When this returns, the event is committed."""

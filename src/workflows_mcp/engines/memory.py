@@ -16,7 +16,7 @@ from workflows_mcp.engines.forks import batch_of, fork_of, new_run_id
 from workflows_mcp.engines.values import Batch, LargeValues, check_key, full, packed, unpacked
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Machine, RunState, Started, replayed
+from workflows_mcp.machine import Event, Identity, Machine, RunState, Started, replayed
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -77,6 +77,7 @@ class MemoryEngine:
         *,
         request_id: str | None = None,
         agents: Mapping[str, str] = NO_AGENTS,
+        by: Identity | None = None,
     ) -> str:
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id]
@@ -86,7 +87,7 @@ class MemoryEngine:
         driver = self._drive(run_id, Machine(bundle))
         workspace = str(self._executor.policy.workspace)
         limits = self._executor.limits.of_a_run
-        started = Started(self._clock.now(), run_id, inputs, workspace, limits, agents=dict(agents))
+        started = Started(self._clock.now(), run_id, inputs, workspace, limits, agents=dict(agents), by=by)
         driver.feed(started)
         return run_id
 

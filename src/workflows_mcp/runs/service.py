@@ -590,7 +590,8 @@ class Service:
                 raise InvalidInputs(f"the input '{name}{found.place}' is not accepted: {found.why}")
         bundle = self._checked_bundle(workflow, text, file)
         complete = self._secrets.redact(check_inputs(bundle.plans[bundle.main], inputs or {}))
-        return await self._engine.start(bundle, complete, request_id=request_id, agents=agents)
+        by = caller()
+        return await self._engine.start(bundle, complete, request_id=request_id, agents=agents, by=by)
 
     def _agents_for(self, agent: str | None) -> dict[str, str]:
         """Return the agents of a run that commands perform. Raises RequestError."""

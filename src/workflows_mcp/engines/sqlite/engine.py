@@ -45,7 +45,7 @@ from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import Damaged, LeaseLost, NotExpected, StoreError, WorkflowsError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Machine, RunState, Started, how_to_resume
+from workflows_mcp.machine import Event, Identity, Machine, RunState, Started, how_to_resume
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -142,13 +142,14 @@ class SqliteEngine(StoredRuns):
         *,
         request_id: str | None = None,
         agents: Mapping[str, str] = NO_AGENTS,
+        by: Identity | None = None,
     ) -> str:
         request = runs.Request.of(request_id, bundle, inputs) if request_id is not None else None
         if request is not None and (known := runs.started_by(self.store, request)) is not None:
             return known
         run_id, now, workspace = new_run_id(), self._clock.now(), str(self._executor.policy.workspace)
         limits = self._executor.limits.of_a_run
-        started = Started(now, run_id, inputs, workspace, limits, agents=dict(agents))
+        started = Started(now, run_id, inputs, workspace, limits, agents=dict(agents), by=by)
         encode(started)
         machine = Machine(bundle)
         large = runs.large_values(self.store, run_id, self._executor.limits)

@@ -51,7 +51,7 @@ from workflows_mcp.engines.temporal.worker import Activities, WorkerSupervisor, 
 from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Answered, Event, Machine, RunState, Started
+from workflows_mcp.machine import Answered, Event, Identity, Machine, RunState, Started
 from workflows_mcp.plan import Bundle, Steps, encode_bundle
 from workflows_mcp.settings import Settings
 from workflows_mcp.temporal_dev import SharedServer
@@ -146,11 +146,12 @@ class TemporalEngine(NotesOfRuns):
         *,
         request_id: str | None = None,
         agents: Mapping[str, str] = NO_AGENTS,
+        by: Identity | None = None,
     ) -> str:
         run_id = new_run_id() if request_id is None else self._run_id_for_request(request_id)
         workspace, limits = str(self._executor.policy.workspace), self._executor.limits
         large = self._cache.large(run_id)
-        event = Started(self._now(), run_id, inputs, workspace, limits.of_a_run, agents=dict(agents))
+        event = Started(self._now(), run_id, inputs, workspace, limits.of_a_run, agents=dict(agents), by=by)
         started = large.encode(event)
         await self._store_blobs(large)
         asked = "" if request_id is None else _digest(to_json([bundle.main, inputs]))
