@@ -259,7 +259,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     check: int = -1
     """Which check of the step runs."""
     budget: str = ""
-    """What is used up, and of which budget: `agent_steps`, or `agent_steps of review`."""
+    """What is used up, and the address of that budget: `agent_steps@`, `agent_steps@review`."""
 
     @property
     def on_server(self) -> bool:

@@ -3,7 +3,7 @@
     with calling_as(Identity("ada", "terminal", human=True)):
         await service.submit(run_id, {"response": "yes"})       # Answered.by is ada
 
-A caller is an agent unless whoever talks to the service knows better: a form that a person filled in, or a
+A caller is an agent unless the code that calls the service knows better: a form that a person filled in, or a
 terminal with a person at it. The identity lives in the context of one call.
 """
 
