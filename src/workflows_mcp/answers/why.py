@@ -23,6 +23,9 @@ def why(view: RunView, *, brief: bool = False) -> str:
         by = "parked by the user"
         if view.state.context_full:
             by = "parked because the context of its agent was nearly full,"
+        if held := view.under_way("budget"):
+            used_up = _listed([_held(target.step_id(address), frame) for address, frame in held])
+            return f"parked at {clock(parked, now)}, until a person allows more: {used_up}"
         return f"{by} at {clock(parked, now)}; to continue: {how_to_resume(target.run_id)}"
 
     def named(framed: list[Framed]) -> list[Framed]:
