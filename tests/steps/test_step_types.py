@@ -27,6 +27,7 @@ NAMES = [
     "Delegate",
     "ExecuteWorkflow",
     "Fail",
+    "Gate",
     "MCPCall",
     "MergeJSONState",
     "Prompt",
@@ -40,7 +41,7 @@ NAMES = [
     "Wait",
     "WriteJSONState",
 ]
-UNTOUCHING = ("Delegate", "ExecuteWorkflow", "Fail", "Prompt", "UserInput", "UserPrompt", "Wait")
+UNTOUCHING = ("Delegate", "ExecuteWorkflow", "Fail", "Gate", "Prompt", "UserInput", "UserPrompt", "Wait")
 
 
 @pytest.mark.rows("G26")
