@@ -278,15 +278,17 @@ class Service:
         wait_seconds: float = 0.0,
         alone: bool = False,
         at_work: bool = False,
+        patient: bool = False,
         with_checkpoints: bool = False,
     ) -> Answer:
-        """Return the status. `alone`: the caller has no sub-agents and gets the questions of all tasks."""
+        """Return the status. `alone`: the caller has no sub-agents and gets the questions of all tasks.
+        `patient`: wait for the decisions of people too."""
         return await self._agents.answer(
             workflow_id,
             wait_seconds,
             alone=alone,
             at_work=at_work,
-            patient=True,
+            patient=patient,
             with_checkpoints=with_checkpoints,
         )
 
