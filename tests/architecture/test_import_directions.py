@@ -38,9 +38,10 @@ MAY_KNOW: dict[str, set[str]] = {
         "plan",
         "expressions",
     },
-    "mcp_server": {"runs", "answers"},
-    "cli": {"runs", "answers", "mcp_server", "temporal_dev"},
-    "__main__": {"cli"},
+    "hook": set(),
+    "mcp_server": {"runs", "answers", "hook"},
+    "cli": {"runs", "answers", "mcp_server", "temporal_dev", "hook"},
+    "__main__": {"cli", "hook"},
 }
 """Which packages a package may import from. docs/how-it-works.md has a simpler picture."""
 

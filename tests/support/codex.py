@@ -32,6 +32,8 @@ class Codex(Protocol):
         *,
         cwd: Path,
         environment: Mapping[str, str],
+        resumes: bool = False,
+        settings: str = "",
     ) -> list[dict[str, Any]]: ...
 
 
@@ -42,11 +44,22 @@ def codex_cli(home: Path) -> Codex:
         pytest.skip(f"{PACKAGE} has no program for this machine")
 
     def run(
-        asked: str, address: str, server: Sequence[str], *, cwd: Path, environment: Mapping[str, str]
+        asked: str,
+        address: str,
+        server: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        resumes: bool = False,
+        settings: str = "",
     ) -> list[dict[str, Any]]:
-        (home / "config.toml").write_text(_settings(address, server, environment), encoding="utf-8")
+        """`resumes` the last conversation; `settings` stand first in its file. Hooks in its home need no trust."""
+        whole = settings + _settings(address, server, environment)
+        (home / "config.toml").write_text(whole, encoding="utf-8")
+        hooks = ["--dangerously-bypass-hook-trust"] if (home / "hooks.json").exists() else []
+        last = ["resume", "--last"] if resumes else []
         said = subprocess.run(
-            [found[0], "exec", "--skip-git-repo-check", "--json", asked],
+            [found[0], "exec", *last, "--skip-git-repo-check", *hooks, "--json", asked],
             cwd=cwd,
             env={"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home)},
             stdin=subprocess.DEVNULL,

@@ -227,6 +227,10 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """The evaluated expressions in the inputs of the step, and their values."""
     forms: FormOutcome
     """The forms of the question that the user was shown."""
+    asks_user: bool = False
+    """Whether it is a question to the user."""
+    agent_may_answer: bool = True
+    """Whether the agent may answer it without the user."""
     prompt: str = ""
     """The question as one text, for answers without instructions."""
     feedback: list[str] = []
@@ -624,6 +628,8 @@ def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) 
         updates=_updates(visited) if visited is not None else [],
         replaced=visited.record.replaced if visited is not None else {},
         forms=forms,
+        asks_user=bool(question.for_user),
+        agent_may_answer=not question.for_user or question.agent_may_answer,
         feedback=list(record.feedback) if record is not None else [],
         attempts_left=node.attempts - record.rejections if node is not None and record is not None else 0,
         sent_back=sent_back,

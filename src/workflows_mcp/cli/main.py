@@ -334,6 +334,12 @@ COMMANDS = (
             flag("--remove", "stop trusting the directory"),
         ),
     ),
+    Command(
+        "hook",
+        "serve",
+        "relay an event of a client's hooks to a running server (see docs/clients.md)",
+        ("hook < event.json",),
+    ),
     Command("worker", "temporal", "run a Temporal worker until it is stopped", ("worker",)),
     Command(
         "temporal-dev",

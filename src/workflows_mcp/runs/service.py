@@ -55,6 +55,7 @@ from workflows_mcp.policy import (
 from workflows_mcp.runs.agent_protocol import AgentProtocol, ExplainRefusal
 from workflows_mcp.runs.callers import caller, calling_as
 from workflows_mcp.runs.checkpoints import Histories
+from workflows_mcp.runs.client_sessions import ClientSessions
 from workflows_mcp.runs.conversations import Conversations
 from workflows_mcp.runs.decisions import Decisions
 from workflows_mcp.runs.definitions import Definitions
@@ -123,6 +124,7 @@ class Service:
         )  # fmt: skip
         self.debugger = Debugger(engine, self._agents, registry, settings.limits, bundle_of=catalog.bundle)
         self.inspector = Inspector(engine, self._agents, catalog, settings.limits)
+        self.client_sessions = ClientSessions(settings, self._agents, self.decisions.refused)
         self._open = ExitStack()
 
     @classmethod

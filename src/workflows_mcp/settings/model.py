@@ -28,6 +28,7 @@ setting in a file that could widen what workflows may do is ignored until the us
                                the people in each, as JSON
     WORKFLOWS_WORKFLOW_TOOLS   workflows that are served as tools:    [workflow_tools]
                                names, patterns, tag:NAME, by comma
+    WORKFLOWS_HOOKS            off: the hooks of clients do nothing   [hooks]
     WORKFLOWS_ENGINE           where runs are stored: embedded,       [engine]
                                temporal
     WORKFLOWS_TEMPORAL_<NAME>  where the Temporal server is           [temporal] name = …
@@ -69,6 +70,8 @@ LEVELS = ("safe", "trusted", "privileged")
 STATE_ACCESS = ("enforce", "warn")
 ELICITATION = ("workflow", "always", "never")
 """Whether the user is asked directly: if the workflow says so, unless it says no, or never."""
+HOOKS = ("on", "off")
+"""Whether the hooks of clients hold an agent to its pending step."""
 RENAMED_LIMITS = {"stored_bytes": "inline_bytes", "kept_runs": "max_ended_runs"}
 """Old names of limits, which still work with a notice."""
 ENGINES = ("embedded", "temporal")
@@ -128,6 +131,7 @@ class Settings:
     """Who may decide at gates: groups, and the people in each."""
     workflow_tools: tuple[str, ...] = ()
     """The workflows that are served as tools: names, patterns of names, or `tag:` and a tag."""
+    hooks: str = HOOKS[0]
     log_level: str = "WARNING"
     engine: str = ENGINES[0]
     temporal: TemporalSettings = field(default_factory=TemporalSettings)
@@ -307,7 +311,9 @@ def _is_free(table: str, name: str, raw: Any) -> bool:
         return False
     kind = _LIMIT_KINDS.get(name)
     try:
-        return kind is None or (name not in _DELETING and kind(raw) <= getattr(DEFAULT_LIMITS, name))
+        return kind is None or (
+            name not in _DELETING | _HOLDING and kind(raw) <= getattr(DEFAULT_LIMITS, name)
+        )
     except (TypeError, ValueError, OverflowError):
         return True
 
@@ -522,6 +528,7 @@ _READERS: dict[str, Any] = {
     "elicitation": _one_of(ELICITATION),
     "approvers": _groups,
     "workflow_tools": read_names,
+    "hooks": _one_of(HOOKS),
     "engine": _one_of(ENGINES),
     "log_level": lambda key, value: _one_of(_LOG_LEVELS)(key, value).upper(),
 }
@@ -540,6 +547,8 @@ _TEMPORAL_READERS: dict[str, Any] = {
 _LIMIT_KINDS = {item.name: (float if isinstance(item.default, float) else int) for item in fields(Limits)}
 _DELETING = frozenset({"checkpoint_days", "run_days", "max_ended_runs", "store_bytes"})
 """Limits that need trust even if they are lower: they delete runs, also of other projects."""
+_HOLDING = frozenset({"stop_refusals"})
+"""Limits that need trust even if they are lower: they let agents leave their runs."""
 
 
 def _never(_: Any, __: Path) -> bool:
@@ -564,6 +573,7 @@ _WITHOUT_TRUST: dict[str, Callable[[Any, Path], bool]] = {
     "read_only": _always,
     "state_access": _always,
     "elicitation": lambda value, _: value != "never",
+    "hooks": lambda value, _: value == HOOKS[0],
     "engine": lambda value, _: value == ENGINES[0],
     "log_level": _always,
 }

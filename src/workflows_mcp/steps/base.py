@@ -113,6 +113,8 @@ class Question:
     """The field of the result that a bare value stands for: "yes" for {"response": "yes"}."""
     for_user: str = ""
     """The text for the user, if the client can ask the user without the agent."""
+    agent_may_answer: bool = False
+    """Whether a question with a text for the user need not be put to the user."""
     describes_result: bool = False
     """Whether the instructions describe the result in full: then the schema is not sent to agents."""
 
