@@ -220,6 +220,8 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
         return f"it is asked again, as '{view.question_id(visited.address)}'"
     if _was_answered(visited.node, visited.record):
         return "it has been answered already, with another result"
+    if getattr(visited.node.do, "by", "") == "human":
+        return "only a person can decide it, and the run has not come to it yet"
     if not _by_agent(visited.node):
         return "the server runs it"
     status = visited.record.status

@@ -307,6 +307,8 @@ def _pending(
     for around, items in inside.items():
         tasks = []
         for item, framed in items.items():
+            if [(at, frame.kind) for at, frame in framed] == [(f"{around}/{item}", "budget")]:
+                continue  # it starts when a person allows more
             task = task_of(state, f"{around}/{item}")
             asked = _pending(state, framed, task, last_seen, now, silence_limit)
             tasks.append(_task(state, task, asked, last_seen, now, _patience(state, asked, silence_limit)))

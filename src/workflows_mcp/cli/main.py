@@ -205,7 +205,7 @@ COMMANDS = (
     ),
     Command(
         "budget",
-        "decide",
+        "budget",
         "allow agents to do more; only a person at a terminal can",
         ("budget wf_1f2e agent_steps=300 time=8h", "budget wf_1f2e --allow"),
         (

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
-import os
 import re
 import signal
 import sys
@@ -33,6 +32,7 @@ from workflows_mcp.cli.terminal import (
     out,
     print_json,
     print_values,
+    read_answer,
     read_text_file,
 )
 from workflows_mcp.errors import DefinitionError, InvalidInputs, InvalidResult, NotExpected, RequestError
@@ -636,30 +636,6 @@ def show_message(terminal: Terminal, action: dict[str, Any]) -> None:
 
 def needs_no_answer(action: dict[str, Any]) -> bool:
     return bool(action["type"] == "prompt" and action["parameters"].get("type") == "info")
-
-
-async def read_answer(terminal: Terminal, question: str = "") -> str | None:
-    """Read the line that a person types; None for Ctrl-D."""
-    terminal.stream.write(f"{question}> ")
-    terminal.stream.flush()
-    # Ctrl-C could not stop a thread that reads; the terminal delivers whole lines anyway.
-    loop = asyncio.get_running_loop()
-    line: asyncio.Future[bytes] = loop.create_future()
-    descriptor = sys.stdin.fileno()
-
-    def on_input() -> None:
-        if not line.done():
-            line.set_result(os.read(descriptor, 65536))
-
-    loop.add_reader(descriptor, on_input)
-    try:
-        typed = await line
-    finally:
-        loop.remove_reader(descriptor)
-    if not typed:
-        terminal.line()
-        return None
-    return typed.decode(sys.stdin.encoding or "utf-8", "replace").rstrip("\r\n")
 
 
 async def agrees(terminal: Terminal, question: str) -> bool:

@@ -261,7 +261,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     headless: str = ""
     """The agent of the settings whose command performs the step, or the items."""
     budget: str = ""
-    """What is used up, and of which budget: `agent_steps`, or `agent_steps of review`."""
+    """What is used up, and the address of that budget: `agent_steps@`, `agent_steps@review`."""
 
     @property
     def on_server(self) -> bool:
