@@ -64,6 +64,8 @@ class Limits:
     """The nesting depth of a definition."""
     parallel_steps: int = 100
     """The steps that one process runs at the same time."""
+    parallel_agents: int = 10
+    """The programs of agents that one process runs at the same time."""
     wait_seconds: float = 45.0
     """The longest time that one call waits for a run."""
     action_lease_seconds: float = 300.0

@@ -22,7 +22,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "plan": {"expressions"},
     "machine": {"plan", "expressions"},
     "policy": set(),
-    "steps": {"policy", "expressions"},
+    "steps": {"policy", "plan", "expressions"},
     "dialects": {"steps", "plan", "expressions"},
     "library": {"dialects", "steps", "plan"},
     "engines": {"steps", "policy", "machine", "plan", "expressions", "temporal_dev"},

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
@@ -31,7 +32,6 @@ from workflows_mcp.machine import (
     Decided,
     Refused,
     Reopened,
-    Started,
     StateUpdated,
 )
 
@@ -547,7 +547,9 @@ async def _resume(call: Call, scene: Scene) -> None:
 @way("fill in the form with the token of an agent", "rejected")
 def _(scene: Scene) -> None:
     _over_http(scene, lambda call, _: _resume(call, scene), AGENT_TOKEN, _accepts)
-    assert scene.refusals()[-1].by.name == "claude"
+    by = scene.refusals()[-1].by
+    assert by is not None
+    assert by.name == "claude"
 
 
 @way("fill in the form with the token that has no name", "rejected")
@@ -769,7 +771,7 @@ def _(scene: Scene) -> None:
 def _(scene: Scene) -> None:
     async def work(call: Call, _: Client) -> None:
         step = "write"
-        for _ in range(3):
+        for _attempt in range(3):
             found = await call("submit_result", workflow_id=scene.run, step_id=step, result=GOOD)
             step = found.get("action", {}).get("step_id", "")
         assert found["status"] == "failed"

@@ -64,6 +64,7 @@ RESULT = "result"
 """The name of the result in its checks."""
 CHECK_SECONDS = 600
 """The timeout of a command that checks a result, if the definition does not set it."""
+_GROUPED = re.compile("[0-9]{1,3}(_[0-9]{3})+")
 _RESULT_EXAMPLE = "e.g. result: {type: object, required: [files], properties: {files: {type: array}}}"
 
 
@@ -218,8 +219,16 @@ def _read_on_reject(reader: Reader, given: Value, path: Path, uses: list[Use]) -
 
 
 def _whole(least: int, example: str) -> Kind:
+    """A whole number; in long ones `_` may stand between digits: 2_000_000."""
     schema: dict[str, Value] = {"type": "integer", "minimum": least}
-    return literal("number", schema, f"a whole number of at least {least}", example)
+    plain = literal("number", schema, f"a whole number of at least {least}", example)
+
+    def read(reader: Reader, given: Value, path: Path, uses: list[Use]) -> Value:
+        grouped = isinstance(given, str) and _GROUPED.fullmatch(given) is not None
+        return plain.value(reader, int(given) if grouped else given, path, uses)
+
+    text: dict[str, Value] = {"type": "string", "pattern": f"^{_GROUPED.pattern}$"}
+    return Kind("number", {"anyOf": [schema, text]}, read)
 
 
 BUDGET = keys(

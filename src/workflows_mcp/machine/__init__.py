@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from workflows_mcp.machine import events
+from workflows_mcp.machine.agents import EVERY
 from workflows_mcp.machine.budgets import BUDGET_CODE
 from workflows_mcp.machine.changes import WRITABLE, Path, TooLarge, WrongChange, path_text, size_of, value_at
 from workflows_mcp.machine.commands import (
+    Assignment,
     ClearTimer,
     Command,
     Finish,
@@ -19,6 +21,7 @@ from workflows_mcp.machine.commands import (
 )
 from workflows_mcp.machine.core import LEFT_OPEN, OpenScope
 from workflows_mcp.machine.events import (
+    AgentsAssigned,
     Answered,
     BudgetRaised,
     CancelRequested,
@@ -67,21 +70,22 @@ from workflows_mcp.machine.state import (
     RunState,
     RunStatus,
     Scope,
-    Spent,
-    Submitted,
-    Via,
     record_at,
     scope_at,
+    task_id,
 )
 
 __all__ = [
     "BUDGET_CODE",
     "CONFIRM",
+    "EVERY",
     "LEFT_OPEN",
     "TERMINAL",
     "WRITABLE",
+    "AgentsAssigned",
     "Answered",
     "Around",
+    "Assignment",
     "Blocks",
     "BudgetRaised",
     "CancelRequested",
@@ -120,18 +124,15 @@ __all__ = [
     "RunStep",
     "Scope",
     "SetTimer",
-    "Spent",
     "Started",
     "StateUpdated",
     "StepDone",
     "StepEnd",
     "StepFailed",
     "StopStep",
-    "Submitted",
     "TimerFired",
     "TooLarge",
     "Trace",
-    "Via",
     "WrongChange",
     "address_of",
     "call_must_succeed",
@@ -154,6 +155,7 @@ __all__ = [
     "replayed",
     "scope_at",
     "size_of",
+    "task_id",
     "transform_of",
     "value_at",
 ]

@@ -35,7 +35,6 @@ from workflows_mcp.plan import (
     fixed_name,
     keys_of,
     names_of_items,
-    properties_of,
 )
 from workflows_mcp.values import Value, to_text
 
@@ -115,18 +114,15 @@ class OpenReactive(OpenSequence):
         return left
 
     def outcome(self, machine: Core) -> ScopeResult:
-        """The value that it returned, or its state, for its caller; of a task, the fields of its `result`."""
+        """The value that it returned, or its state, for its caller."""
         fault, result = self._failure(), self.scope.result
         machine.stop_everything_in(self, machine.state.changed_at)
         outputs: dict[str, Value] = {"result": result}
-        schema = self.program.plan.result
-        if result is not None or not self.prefix or (schema is None and "#" in self.scope.workflow):
+        if result is not None or not self.prefix or "#" in self.scope.workflow:
             return ScopeResult(outputs, fault)
 
         def evaluate() -> None:
-            state = self.reactive.flat()
-            fields = properties_of(schema) if schema is not None else {}
-            outputs["result"] = {name: state[name] for name in fields if name in state} if fields else state
+            outputs["result"] = self.reactive.flat()
 
         caller, index = machine.locate(self.prefix[:-1])
         first = self.prefix + self.program.nodes[0].id

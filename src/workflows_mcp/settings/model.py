@@ -20,6 +20,8 @@ setting in a file that could widen what workflows may do is ignored until the us
     WORKFLOWS_HTTP_<NAME>      where MCP is served over HTTP          [http] name = …
     WORKFLOWS_MCP_SERVERS      servers whose tools steps may call,    [mcp_servers.name]
                                as JSON
+    WORKFLOWS_AGENTS           programs that perform steps of agents, [agents.name]
+                               as JSON
     WORKFLOWS_STATE_ACCESS     reading state that a step does not     [state_access]
                                declare: enforce (refuse) or warn
     WORKFLOWS_ELICITATION      whose prompts the user is asked        [elicitation]
@@ -53,6 +55,7 @@ from urllib.parse import urlsplit
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.settings.agents import AgentCommand, read_agents
 from workflows_mcp.settings.files import TABLES, read_files
 from workflows_mcp.settings.http import HttpSettings, is_loopback, read_http
 from workflows_mcp.settings.trust import CHANGED, TRUSTED, trust_of
@@ -62,6 +65,8 @@ from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole, 
 logger = logging.getLogger(__name__)
 
 PREFIX = "WORKFLOWS_"
+_NOT_SETTINGS = frozenset({TRUST, "WORKFLOWS_AGENT", "WORKFLOWS_MCP_STEP"})
+"""Variables that are read elsewhere: they say in which step or agent this process is."""
 TOOLSETS = ("core", "graph", "stateful", "reactive", "memory", "debug")
 DEFAULT_TOOLSETS = ("core",)
 
@@ -124,6 +129,8 @@ class Settings:
     http: HttpSettings = field(default_factory=HttpSettings)
     mcp_servers: Mapping[str, Any] = field(default_factory=dict)
     """MCP servers whose tools the server itself may call, by name."""
+    agents: Mapping[str, AgentCommand] = field(default_factory=dict)
+    """Programs that perform the steps of agents, by the name of the agent."""
     state_access: str = "enforce"
     """The default for stateful workflows that do not set it."""
     elicitation: str = ELICITATION[0]
@@ -178,6 +185,8 @@ class Settings:
             "secrets_file": None if self.secrets_file is None else str(self.secrets_file),
             "mcp_servers": {name: _where(it) for name, it in sorted(self.mcp_servers.items())},
         }
+        if self.agents:
+            decisive["agents"] = {name: it.program for name, it in sorted(self.agents.items())}
         return hashlib.blake2b(to_json(decisive).encode(), digest_size=8).hexdigest()
 
     @property
@@ -224,7 +233,7 @@ def load_settings(
             temporal[name[len(PREFIX) + 9 :].lower()] = text
         elif name.startswith(PREFIX + "HTTP_"):
             http[name[len(PREFIX) + 5 :].lower()] = text
-        elif name == TRUST:
+        elif name in _NOT_SETTINGS:
             continue
         elif name.startswith(PREFIX) and (key := name[len(PREFIX) :].lower()) in _READERS:
             given[key] = text
@@ -524,6 +533,7 @@ _READERS: dict[str, Any] = {
     "read_only": _flag,
     "task": _task,
     "mcp_servers": _tables,
+    "agents": lambda key, value: read_agents(key, _tables(key, value)),
     "state_access": _one_of(STATE_ACCESS),
     "elicitation": _one_of(ELICITATION),
     "approvers": _groups,

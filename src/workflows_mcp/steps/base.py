@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -91,6 +91,8 @@ class StepResult:
     outputs: dict[str, Value]
     ok: bool = True
     message: str | None = None
+    tokens: int = 0
+    """The tokens that an agent used for it, if a program performed it and reports them."""
 
 
 class StepStopped(asyncio.CancelledError):
@@ -224,6 +226,14 @@ class Step:
     def ask(self, inputs: Any) -> Question:
         """Return what the agent is asked to do."""
         raise TypeError(f"{self.name} is not performed by an agent")
+
+    def ask_alone(self, inputs: Any) -> Question:
+        """Return what a program is asked that performs the step without an agent around it."""
+        return self.ask(inputs)
+
+    def credit(self, result: StepResult, agent: str, tokens: int) -> StepResult:
+        """Return the result of a program, with the agent that it is and the tokens that it used."""
+        return replace(result, tokens=tokens)
 
     def normalize_result(self, inputs: Any, result: Value) -> Value:
         """Rewrite a result for the schema, which is checked next: "yes" becomes true."""

@@ -30,7 +30,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from workflows_mcp.engines.base import ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
+from workflows_mcp.engines.base import NO_AGENTS, ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import fork_of, new_run_id, request_digest
 from workflows_mcp.engines.temporal import workflow
@@ -51,7 +51,7 @@ from workflows_mcp.engines.temporal.worker import Activities, WorkerSupervisor, 
 from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Answered, Event, Machine, RunState, Started
+from workflows_mcp.machine import Answered, Event, Identity, Machine, RunState, Started
 from workflows_mcp.plan import Bundle, Steps, encode_bundle
 from workflows_mcp.settings import Settings
 from workflows_mcp.temporal_dev import SharedServer
@@ -139,11 +139,20 @@ class TemporalEngine(NotesOfRuns):
 
     # Runs
 
-    async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
+    async def start(
+        self,
+        bundle: Bundle,
+        inputs: dict[str, Value],
+        *,
+        request_id: str | None = None,
+        agents: Mapping[str, str] = NO_AGENTS,
+        by: Identity | None = None,
+    ) -> str:
         run_id = new_run_id() if request_id is None else self._run_id_for_request(request_id)
         workspace, limits = str(self._executor.policy.workspace), self._executor.limits
         large = self._cache.large(run_id)
-        started = large.encode(Started(self._now(), run_id, inputs, workspace, limits.of_a_run))
+        event = Started(self._now(), run_id, inputs, workspace, limits.of_a_run, agents=dict(agents), by=by)
+        started = large.encode(event)
         await self._store_blobs(large)
         asked = "" if request_id is None else _digest(to_json([bundle.main, inputs]))
         start = RunStart(self._packed(bundle), self._store.packed(started))
