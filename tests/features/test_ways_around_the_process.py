@@ -563,7 +563,7 @@ def _(scene: Scene) -> None:
         _over_http(scene, lambda call, _: _resume(call, scene), "wrong-token-0123456", _accepts)
 
 
-@way("fill in the form that an approver was shown", "rejected")
+@way("fill in the form that an approver was shown", "impossible")
 def _(scene: Scene) -> None:
     seals: list[str | None] = []
 
@@ -571,7 +571,8 @@ def _(scene: Scene) -> None:
         seals.append(await _form(scene, client))
 
     async def fill_in(_: Call, client: Client) -> None:
-        await _repeat(scene, client, seals[0])
+        with pytest.raises(MCPError):
+            await _repeat(scene, client, seals[0])
 
     _over_http(scene, see, APPROVER_TOKEN, _nobody)
     _over_http(scene, fill_in, AGENT_TOKEN, _nobody)
@@ -663,8 +664,8 @@ def _(scene: Scene) -> None:
 
 @way("type the confirmation on a terminal of its own", "evident")
 def _(scene: Scene) -> None:
-    code, shown = scene.screen("answer", scene.run, "approve", typed="looks good\napprove\n")
-    assert code == 3, shown
+    code, shown = scene.screen("answer", scene.run, "approve", typed="looks good\napprove\nreported\n")
+    assert code == 0, shown
     (decided,) = scene.events(Decided)
     assert (decided.by.via, decided.by.human, decided.comment) == ("terminal", True, "looks good")
     (scene.workspace / "published").unlink()
@@ -688,7 +689,7 @@ def _(scene: Scene) -> None:
 def _(scene: Scene) -> None:
     assert scene.terminal("cancel", scene.run) in (0, 1)
     (cancelled,) = scene.events(CancelRequested)
-    assert not cancelled.by.human
+    assert (cancelled.by.via, cancelled.by.human) == ("terminal", False)
     assert scene.state().status == "cancelled"
 
 

@@ -221,7 +221,8 @@ def with_store(work: Callable[[Service], Awaitable[T]]) -> T:
         async with Service.open(terminal_settings(steps=False), recovers=False) as service:
             return await work(service)
 
-    return asyncio.run(session())
+    with calling_as(person()):
+        return asyncio.run(session())
 
 
 def terminal_settings(*, runs: bool = True, steps: bool = True) -> Settings:
