@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
+import pwd
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,7 @@ from mcp.types import ElicitResult, InputRequiredResult
 
 from support.http_server import http_server
 from support.task_client import Seen, TaskClient, TaskId, TaskRequest
-from support.ways_around import AGENTS, BUDGET, GOOD, RELEASE, UNCHECKED, UNGATED, Call, Scene
+from support.ways_around import AGENTS, BUDGET, CHECKED, GOOD, RELEASE, UNCHECKED, UNGATED, Call, Scene
 from workflows_mcp.machine import (
     Answered,
     BudgetRaised,
@@ -693,6 +695,35 @@ def _(scene: Scene) -> None:
     assert scene.state().status == "cancelled"
 
 
+APPROVED = "name: other\nblocks: [{id: approve, type: Gate, inputs: {message: x, approvers: [managers]}}]\n"
+
+
+@way("name itself an approver in a file of the project", "rejected", "elsewhere")
+def _(scene: Scene) -> None:
+    user = pwd.getpwuid(os.getuid()).pw_name
+    (scene.workspace / "workflows.toml").write_text(f'[approvers]\nmanagers = ["{user}"]\n')
+
+    async def work(call: Call, _: Client) -> None:
+        scene.run = (await call("start_workflow", yaml=APPROVED))["workflow_id"]
+
+    scene.agent(work)
+    code, shown = scene.screen("answer", scene.run, "approve", typed="\napprove\n")
+    assert code == 2
+    assert f"{user} on the terminal is not one of the approvers of 'approve': managers" in shown
+
+
+@way("take the name of an approver", "rejected", "elsewhere")
+def _(scene: Scene) -> None:
+    async def work(call: Call, _: Client) -> None:
+        scene.run = (await call("start_workflow", yaml=APPROVED))["workflow_id"]
+
+    scene.agent(work)
+    names = {"LOGNAME": "managers", "USER": "managers", "LNAME": "managers", "USERNAME": "managers"}
+    code, shown = scene.screen("answer", scene.run, "approve", typed="\napprove\n", **names)
+    assert code == 2
+    assert "is not one of the approvers" in shown
+
+
 # ---- a step and its checks
 
 
@@ -780,6 +811,20 @@ def _(scene: Scene) -> None:
     scene.agent(work)
     record = scene.state().root.records["write"]
     assert (record.fault.code if record.fault else "", record.rejections) == ("rejected", 3)
+
+
+@way("retry with a definition without the checks that have failed", "rejected", "elsewhere")
+def _(scene: Scene) -> None:
+    unchecked = CHECKED.replace(', attempts: 1, verify: [{command: "test -e checked"}]', "")
+
+    async def work(call: Call, _: Client) -> None:
+        scene.run = (await call("start_workflow", yaml=CHECKED))["workflow_id"]
+        assert (await call("submit_result", workflow_id=scene.run, result="x"))["status"] == "failed"
+        for action in ({"action": "retry"}, {"action": "fork", "step_id": "write"}):
+            found = await call("control_workflow", workflow_id=scene.run, definition=unchecked, **action)
+            assert "only a person can change its definition" in found["refused"]
+
+    scene.agent(work)
 
 
 @way("skip a step by reporting a failure", "evident", "step")
@@ -902,7 +947,7 @@ def _(scene: Scene) -> None:
 def test_no_way_around_the_process_is_open(it: Way, tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.prepare(it.at)
-    before = scene.journal()
+    before = scene.journal() if scene.run else []
     it.act(scene)
     assert not scene.has_passed, scene.told
     if it.level == "evident":
@@ -920,7 +965,6 @@ def test_no_way_around_the_process_is_open(it: Way, tmp_path: Path) -> None:
     refused = [event for event in journal[len(before) :] if isinstance(event, Refused)]
     if it.level == "rejected":
         assert refused, scene.told
-        assert not any(event.by is not None and event.by.human for event in refused)
 
 
 def test_the_table_has_at_least_forty_ways() -> None:

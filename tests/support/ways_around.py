@@ -80,6 +80,13 @@ steps:
   - {id: publish, type: shell_command, command: "touch published"}
 """
 AGENTS = AGENT_VARIABLES
+CHECKED = """\
+name: checked
+default_state: {raw: {}}
+steps:
+  - {id: write, type: delegate, instructions: "Write it", attempts: 1, verify: [{command: "test -e checked"}]}
+  - {id: publish, type: shell_command, command: "touch published"}
+"""
 GOOD = {"text": "good text"}
 Call = Callable[..., Awaitable[dict[str, Any]]]
 Work = Callable[[Call, Client], Awaitable[None]]
@@ -107,7 +114,11 @@ class Scene:
         return self.workspace / ".workflows" / f"{name}.yaml"
 
     def prepare(self, at: str) -> None:
-        """Start a run: at its `gate`, at its first `step`, in `tasks`, or where a `budget` is used up."""
+        """Start a run: at its `gate`, at its first `step`, in `tasks`, or where a `budget` is used up.
+
+        `elsewhere`: the way starts one."""
+        if at == "elsewhere":
+            return
         workflow = {"tasks": "tasks", "budget": "budget"}.get(at, "release")
 
         async def begin(call: Call, _: Client) -> None:

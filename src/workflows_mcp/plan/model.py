@@ -574,11 +574,12 @@ class Bundle(msgspec.Struct, frozen=True):
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a person has a say in it: it has gates or budgets."""
+        """Whether it holds agents to something that another definition could leave out."""
         return any(
             plan.budget is not None
             or any(
-                node.budget is not None or getattr(node.do, "by", "") == "human" for node in plan.body.nodes
+                node.budget is not None or node.verify or getattr(node.do, "by", "") == "human"
+                for node in plan.body.nodes
             )
             for plan in self.every_plan.values()
         )

@@ -643,13 +643,16 @@ class Service:
     ) -> Bundle | None:
         """Return the definition with which a run continues, if it is given another one.
 
-        Only a person can change the definition of a run with gates or budgets: it could leave them out."""
+        Only a person can change the definition of a run with gates, checks or budgets: it could leave
+        them out."""
         if all(it is None for it in (workflow, text, file)):
             return None
         by = caller()
         bundle = (await self._engine.view(run_id)).bundle
         if bundle.is_guarded and (by is None or not by.human):
-            message = f"the run {run_id} has gates or budgets, so only a person can change its definition"
+            message = (
+                f"the run {run_id} has gates, checks or budgets, so only a person can change its definition"
+            )
             await self.decisions.refused(run_id, "gate", message)
             hint = f"tell the user: workflows-mcp retry {run_id} --definition FILE, in a terminal"
             raise RequestError(message, hint=hint, code="only_people")
