@@ -54,8 +54,8 @@ from workflows_mcp.plan import (
     is_dynamic,
     is_object,
     outputs_of,
-    properties_of,
     schema_problems,
+    undefined_field,
 )
 from workflows_mcp.steps import WATCH_CHANGES, Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
@@ -388,18 +388,11 @@ def without_result(uses: Iterable[Use], at: Path, process: Process, reader: Read
 
 def unknown_field(use: Use, rest: list[str | int], schema: Mapping[str, Value] | None) -> Problem | None:
     """The problem of a reference to a field that a result never has."""
-    if schema is None or not rest or not is_object(schema) or not properties_of(schema):
+    answer = undefined_field(rest[0], schema) if rest else None
+    if answer is None:
         return None
-    known = properties_of(schema)
-    if (
-        rest[0] in known
-        or isinstance(schema.get("additionalProperties"), dict)
-        or "patternProperties" in schema
-    ):
-        return None
-    hint = did_you_mean(str(rest[0]), known, what="it has")
-    message = f"{use.reference}: the result has no field '{rest[0]}'"
-    return Problem("undefined", message, hint, use.path, use.reference.offset)
+    message, hint = answer
+    return Problem("undefined", f"{use.reference}: {message}", hint, use.path, use.reference.offset)
 
 
 def check_process(
@@ -417,8 +410,8 @@ def check_process(
             message = f"'budget' is for a workflow, a call or a loop, and this {what} is one step"
             hint = "write it at the workflow, or set attempts and timeout here"
         elif key in ("verify", "attempts", "allow_tools", RESULT) and by != "agent" and do != Do(""):
-            performer = "a person decides" if by == "human" else "the server runs it"
-            message = f"'{key}' is for a step that an agent performs: of {step}, {performer}"
+            performer = f"a person decides at a {step}" if by == "human" else f"the server runs {step}"
+            message = f"'{key}' is for a step that an agent performs; {performer}"
             hint = "check its outputs in a step after it" if by == "server" else "remove it"
         elif key == "attempts" and not process.verify and given.get("verify") is None:
             message = "'attempts' counts results that 'verify' rejects, and there is no 'verify'"

@@ -35,6 +35,7 @@ from workflows_mcp.dialects.keys import (
 )
 from workflows_mcp.dialects.process import (
     NO_PROCESS,
+    PROCESS,
     Process,
     check_process,
     choices_without_reject,
@@ -250,7 +251,6 @@ def read_process(
             reader.report(problem)
         if draft.do.by == "agent":
             draft.do = with_result(draft.do, draft.process, names_outputs=names_outputs)
-    draft.uses = without_result(draft.uses, draft.at, draft.process, reader)
 
 
 def refuse_exit_codes(draft: Draft, reader: Reader) -> None:
@@ -604,7 +604,7 @@ class StepReader(Reader):
             values = self.values(control.keys, step, at, draft.uses)
             dialect.begin(self, draft, step, values)
             control.read(self, draft, values, step)
-            read_process(draft, values, step, self, "step")
+            self._read_process(draft, values, step)
             dialect.finish(self, draft, values)
             read_on_timeout(draft, values.get("on_timeout"), self)
         elif draft.kind:
@@ -699,9 +699,13 @@ class StepReader(Reader):
             result_output=kind.result_output_in(dialect.name),
         )
         draft.on_interrupt = values.get("on_interrupt") or kind.on_interrupt
-        read_process(draft, values, step, self, "step", names_outputs=dialect.names_outputs)
+        self._read_process(draft, values, step)
         dialect.finish(self, draft, values)
         read_on_timeout(draft, values.get("on_timeout"), self, kind, inputs)
+
+    def _read_process(self, draft: Draft, values: dict[str, Any], step: Mapping[str, Value]) -> None:
+        read_process(draft, values, step, self, "step", names_outputs=self.dialect.names_outputs)
+        draft.uses = without_result(draft.uses, draft.at, draft.process, self)
 
     def _settings(self, shape: StepShape, values: dict[str, Any], at: Path) -> dict[str, Value]:
         """The keys of a step that are settings of its type, such as the format of its output."""
@@ -718,8 +722,8 @@ class StepReader(Reader):
         inputs: dict[str, Value] = {}
         dynamic: set[str] = set()
         for name, value in given.items():
-            if name in shape.beside:
-                continue
+            if name in shape.beside or (name in PROCESS and name not in shape.names):
+                continue  # `check_process` reports those that have no meaning here
             if value is None and name in shape.names and not shape.names[name].is_required():
                 continue  # null is the same as nothing: agent: null
             inputs[name] = value

@@ -103,6 +103,7 @@ from workflows_mcp.plan.result_schema import (
     properties_of,
     result_outputs,
     schema_problems,
+    undefined_field,
 )
 from workflows_mcp.plan.result_schema import (
     violations as result_violations,
@@ -232,6 +233,7 @@ __all__ = [
     "tolerated_by",
     "topological",
     "unbound_item",
+    "undefined_field",
     "user_decides",
     "watched_blocks",
 ]

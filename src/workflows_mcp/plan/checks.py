@@ -21,6 +21,7 @@ from workflows_mcp.plan.calls import (
 from workflows_mcp.plan.graph import topological, unreachable
 from workflows_mcp.plan.model import EACH, NO_ITEMS, Bundle, Call, Do, Graph, Node, Path, Plan
 from workflows_mcp.plan.references import LANGUAGES, STATE_WORDS, ReferenceReader, Use, Uses
+from workflows_mcp.plan.result_schema import undefined_field
 from workflows_mcp.plan.types import Types
 from workflows_mcp.values import did_you_mean
 
@@ -133,7 +134,12 @@ class _Checker:
         """The problem of a reference in the block `reader`, or in the outputs of the workflow (None)."""
         path = use.reference.path
         answer = None
-        if path[0] in ("secrets", "each"):
+        in_checks = reader is not None and use.path[len(reader.at) : len(reader.at) + 1] == ("verify",)
+        if path[0] == "result" and reader is not None and in_checks:
+            answer = _in_result(path[1], reader) if len(path) > 1 else None
+            if answer is None:
+                return None
+        elif path[0] in ("secrets", "each"):
             answer = _secret(use, reader) if path[0] == "secrets" else _each(use, reader)
             if answer is None:
                 return None
@@ -150,6 +156,10 @@ class _Checker:
         if answer is None:
             return None
         message, hint = answer
+        if in_checks and path[0] not in (*ROOTS, "each", "result", "rejection"):
+            hint = did_you_mean(
+                str(path[0]), (*ROOTS, "each", "result"), what="a reference starts with one of"
+            )
         message = f"${{{use.reference}}}: {message}"
         return Problem("undefined", message, hint, use.path, use.reference.offset, use.on_key)
 
@@ -165,7 +175,9 @@ class _Checker:
         if root == "rejection" and self.plan.has_push_back:
             return _among(rest, frozenset(REJECTION), "a rejection has no", "fields")
         hint = did_you_mean(str(root), (*ROOTS, "each"), what="a reference starts with one of")
-        if root in self.index:
+        if root == "rejection":
+            hint = "there is one only where a gate sends a step back: on_reject: {back_to: …}"
+        elif root in self.index:
             hint = f"write ${{blocks.{root}.…}}: a reference starts with one of: {', '.join(ROOTS)}"
         elif root in self.plan.inputs:
             hint = f"did you mean ${{inputs.{root}}}?"
@@ -208,6 +220,15 @@ class _Checker:
             return next((node for node in plan.body.nodes if node.id == name), None)
         position = self.index.get(name) if isinstance(name, str) else None
         return plan.body.nodes[position] if position is not None else None
+
+
+def _in_result(field: str | int, reader: Node) -> tuple[str, str] | None:
+    """The message and the hint for a field that the result of a step never has."""
+    if reader.result is not None or not isinstance(reader.do, Do) or reader.do.result_output:
+        return undefined_field(field, reader.result)
+    if field in reader.do.defaults:
+        return None
+    return f"the result has no field '{field}'", did_you_mean(str(field), reader.do.defaults, what="it has")
 
 
 def _secret(use: Use, reader: Node | None) -> tuple[str, str] | None:

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflows_mcp.plan.model import Path
-from workflows_mcp.values import Value, shown, to_json
+from workflows_mcp.values import Value, did_you_mean, shown, to_json
 
+TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 WHOLE = "result"
 """The output with the result of a step whose result is not an object."""
 _MOST = 8
@@ -35,8 +36,17 @@ def schema_problems(schema: Mapping[str, Value]) -> list[tuple[Path, str]]:
         _validator(schema)
     except (ValidationError, ValueError) as error:
         path = tuple(getattr(error, "instance_path", ()))
+        wrong_type = path[-1:] == ("type",) or path[-2:-1] == ("type",)
+        if wrong_type and (given := _at(schema, path)) not in TYPES:
+            return [(path, f"{shown(given)} is none of the types {', '.join(TYPES)}")]
         return [(path, _cut(str(getattr(error, "message", error))))]
     return []
+
+
+def _at(schema: Value, path: Path) -> Value:
+    for part in path:
+        schema = schema[part]
+    return schema
 
 
 def _outside(schema: Value, path: Path) -> Path:
@@ -96,10 +106,19 @@ def properties_of(schema: Mapping[str, Value]) -> dict[str, Value]:
     return found if isinstance(found, dict) else {}
 
 
-def is_open(schema: Mapping[str, Value]) -> bool:
-    """Whether a result can have fields that the schema does not name."""
-    others = any(name in schema for name in ("patternProperties", "$ref", "allOf", "anyOf", "oneOf"))
-    return others or not properties_of(schema) or isinstance(schema.get("additionalProperties"), dict)
+def undefined_field(field: str | int, schema: Mapping[str, Value] | None) -> tuple[str, str] | None:
+    """The message and the hint for a field that a result never has; None if it can have it."""
+    if schema is None or not is_object(schema) or _is_open(schema) or field in properties_of(schema):
+        return None
+    hint = did_you_mean(str(field), properties_of(schema), what="it has")
+    return f"the result has no field '{field}'", hint
+
+
+def _is_open(schema: Mapping[str, Value]) -> bool:
+    """Whether a result can have fields that its properties do not name."""
+    others = any(name in schema for name in ("patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"))
+    more = schema.get("additionalProperties")
+    return others or not properties_of(schema) or more is True or isinstance(more, dict)
 
 
 def outputs_of(schema: Mapping[str, Value]) -> dict[str, Value]:
