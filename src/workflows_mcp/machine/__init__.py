@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workflows_mcp.machine import events
 from workflows_mcp.machine.agents import EVERY
-from workflows_mcp.machine.budgets import BUDGET_CODE
+from workflows_mcp.machine.budgets import BUDGET_CODE, budget_at
 from workflows_mcp.machine.changes import WRITABLE, Path, TooLarge, WrongChange, path_text, size_of, value_at
 from workflows_mcp.machine.commands import (
     Assignment,
@@ -135,6 +135,7 @@ __all__ = [
     "Trace",
     "WrongChange",
     "address_of",
+    "budget_at",
     "call_must_succeed",
     "error_of",
     "events",

@@ -58,7 +58,7 @@ from workflows_mcp.runs.callers import caller, calling_as
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.runs.client_sessions import ClientSessions
 from workflows_mcp.runs.conversations import Conversations
-from workflows_mcp.runs.decisions import Decisions
+from workflows_mcp.runs.decisions import Decisions, kept_decisions
 from workflows_mcp.runs.definitions import Definitions
 from workflows_mcp.runs.inspection import (
     Debugger,
@@ -461,6 +461,9 @@ class Service:
                     run_id, lambda machine, now: events.CancelRequested(now, f"superseded by {made}", made)
                 )
         answer = await self._fork_answer(made, wait_seconds)
+        if kept := kept_decisions((await self._engine.view(made)).state):
+            message = f"These decisions of people are kept, and hold for what runs again: {', '.join(kept)}."
+            answer.messages = [message, *answer.messages]
         if waits and keep:
             end = f"control_workflow(workflow_id='{run_id}', action='cancel')"
             message = f"The run {run_id} waits as before; to end it: {end}."
