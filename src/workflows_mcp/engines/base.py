@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Machine, RunState
+from workflows_mcp.machine import Audit, Event, Machine, RunState
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -111,6 +111,12 @@ class Engine(Protocol):
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         """The bundle that the run is pinned to, and its committed events after the first `after` ones."""
+
+    async def audit(self, run_id: str) -> Audit:
+        """The journal as far as it can be read, and what of the store does not fit it."""
+
+    async def proof(self, run_id: str) -> str:
+        """The last hash of the journal of a run that has ended, in hex; empty before, or if it has none."""
 
     async def fork(
         self,

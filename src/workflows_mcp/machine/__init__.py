@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from workflows_mcp.machine import events
+from workflows_mcp.machine.chain import (
+    HASH_BYTES,
+    Audit,
+    Chain,
+    Mismatch,
+    Recorded,
+    StoredBatch,
+    check_chain,
+    short_proof,
+)
 from workflows_mcp.machine.changes import WRITABLE, Path, TooLarge, WrongChange, path_text, size_of, value_at
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -73,14 +83,17 @@ from workflows_mcp.machine.state import (
 )
 
 __all__ = [
+    "HASH_BYTES",
     "LEFT_OPEN",
     "TERMINAL",
     "WRITABLE",
     "Answered",
     "Around",
+    "Audit",
     "Blocks",
     "BudgetRaised",
     "CancelRequested",
+    "Chain",
     "Checked",
     "ClearTimer",
     "Command",
@@ -99,12 +112,14 @@ __all__ = [
     "LoadPlan",
     "Machine",
     "Mark",
+    "Mismatch",
     "Names",
     "OpenScope",
     "Path",
     "PlanLoaded",
     "ReactiveState",
     "Record",
+    "Recorded",
     "Refused",
     "RefusedWhat",
     "Reopened",
@@ -123,6 +138,7 @@ __all__ = [
     "StepEnd",
     "StepFailed",
     "StopStep",
+    "StoredBatch",
     "Submitted",
     "TimerFired",
     "TooLarge",
@@ -131,6 +147,7 @@ __all__ = [
     "WrongChange",
     "address_of",
     "call_must_succeed",
+    "check_chain",
     "error_of",
     "events",
     "failed",
@@ -149,6 +166,7 @@ __all__ = [
     "record_at",
     "replayed",
     "scope_at",
+    "short_proof",
     "size_of",
     "transform_of",
     "value_at",
