@@ -90,7 +90,7 @@ class Recorded(NamedTuple):
     events: int
     head: bytes
     is_final: bool
-    """Nothing follows: the run has ended, or waits."""
+    """No event follows: the run has ended."""
 
 
 class ChainCheck(NamedTuple):
@@ -214,7 +214,7 @@ def _unlike_the_record(links: list[_Link], recorded: Recorded) -> Mismatch | Non
     if recorded.head and there != recorded.head:
         return Mismatch(
             "rewritten",
-            f"the hashes up to event {recorded.events} were computed again: they do not lead to the hash that "
-            "is recorded with the run",
+            f"the hashes up to event {recorded.events} were computed again: they do not lead to the hash "
+            "that is recorded with the run",
         )
     return None

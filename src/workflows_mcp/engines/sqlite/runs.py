@@ -12,6 +12,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import apsw
@@ -49,6 +50,7 @@ from workflows_mcp.machine import (
 from workflows_mcp.plan import Bundle, bundle_key, decode_bundle, encode_bundle
 from workflows_mcp.values import Value, to_json
 
+_UNFINISHED = ("running", "idle")
 _SUMMARY = (
     "SELECT id, workflow, status, started_at, changed_at, ifnull(forked_from, ''), ifnull(workspace, '')"
     " FROM runs"
@@ -263,15 +265,30 @@ def audit(store: Store, run_id: str) -> Audit:
         raise unknown(run_id)
     key, body, status, count, head = rows[0]
     stored = [
-        StoredBatch(int(position), split_events(events), hashes) for position, events, hashes in batches
+        StoredBatch(int(position), _bodies(events, hashes), hashes) for position, events, hashes in batches
     ]
-    recorded = Recorded(int(count), head or b"", status != "running") if count is not None else None
+    recorded = Recorded(int(count), head or b"", status not in _UNFINISHED) if count is not None else None
     snapshot = StoredSnapshot(*snapshots[0]) if snapshots else None
     found = audit_of(
-        run_id, decode_bundle(body), key, stored, blob_reader(store), recorded,
+        run_id, _definition(run_id, body), key, stored, blob_reader(store), recorded,
         snapshot=snapshot, status=status,
     )  # fmt: skip
     return _with_other_definition(store, run_id, found, stored)
+
+
+def _bodies(batch: bytes, hashes: bytes | None) -> list[bytes]:
+    """The encoded events of a batch; of one that is damaged, as many as it has hashes."""
+    try:
+        return split_events(batch)
+    except msgspec.DecodeError:
+        return [batch, *[b""] * (len(hashes or b"") // HASH_BYTES - 1)]
+
+
+def _definition(run_id: str, body: bytes | None) -> Bundle:
+    try:
+        return decode_bundle(body or b"")
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
+        raise Damaged(f"cannot read the definition of the run {run_id}: {error}") from None
 
 
 def _with_other_definition(store: Store, run_id: str, found: Audit, stored: Sequence[StoredBatch]) -> Audit:
@@ -280,7 +297,7 @@ def _with_other_definition(store: Store, run_id: str, found: Audit, stored: Sequ
     if first is None or first.kind != "edited" or first.event != 1:
         return found
     for (key,) in store.read("SELECT key FROM bundles"):
-        if check_chain(stored, lambda position, key=key: Chain.begin(run_id, key, position)).mismatch is None:
+        if check_chain(stored, partial(Chain.begin, run_id, key)).mismatch is None:
             message = f"the run was started with another definition: {key}"
             mismatches = [Mismatch("definition", message), *found.mismatches[1:]]
             return msgspec.structs.replace(found, mismatches=mismatches)

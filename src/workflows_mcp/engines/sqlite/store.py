@@ -425,7 +425,7 @@ ALTER TABLE owners ADD COLUMN version INTEGER;          -- the version of the sc
 # A process of version 7 would write events without hashes: the new name keeps it from renewing its lease.
 _VERSION_8 = """
 ALTER TABLE journal ADD COLUMN hashes BLOB;             -- the hash of each event: `machine/chain.py`
-ALTER TABLE runs ADD COLUMN events INTEGER;             -- how many events the run had when its row was written,
+ALTER TABLE runs ADD COLUMN events INTEGER;             -- how many events it had when the row was written,
 ALTER TABLE runs ADD COLUMN head BLOB;                  -- and the hash of the last of them
 ALTER TABLE owners RENAME COLUMN version TO schema;
 """
