@@ -72,7 +72,16 @@ def audit_of(
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
             mismatches.append(Mismatch("snapshot", f"the snapshot cannot be read: {error}"))
     return Audit(
-        bundle, events, checked.head.hex(), checked.first, mismatches, position, state, status, guarantee
+        bundle,
+        events,
+        checked.head.hex(),
+        checked.first,
+        checked.hashes,
+        mismatches,
+        position,
+        state,
+        status,
+        guarantee,
     )
 
 

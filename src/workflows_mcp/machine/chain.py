@@ -53,9 +53,9 @@ def _next(head: bytes, body: bytes) -> bytes:
     return hashlib.sha256(head + body).digest()
 
 
-def short_proof(head: bytes) -> str:
-    """The head as answers show it: `9f86d081884c7d65`."""
-    return head.hex()[:PROOF_DIGITS]
+def short_proof(head: str) -> str:
+    """A head in hex as answers show it: `9f86d081884c7d65`."""
+    return head[:PROOF_DIGITS]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -100,6 +100,8 @@ class ChainCheck(NamedTuple):
     """The last hash; empty if no event has one."""
     first: int
     """The number of the first event that has a hash."""
+    hashes: bytes
+    """All hashes up to the first event that does not fit."""
     mismatch: Mismatch | None
 
 
@@ -113,6 +115,8 @@ class Audit(msgspec.Struct, frozen=True):
     """The last hash of the chain in hex; empty if no event has one."""
     first: int = 1
     """The number of the first event that has a hash."""
+    hashes: bytes = b""
+    """The hashes from that event on, as they are stored."""
     mismatches: list[Mismatch] = []
     position: int = 0
     """How many events the snapshot covers."""
@@ -151,7 +155,9 @@ def check_chain(
     if found is None and recorded is not None:
         found = _unlike_the_record(links, recorded)
     head = links[-1].hash if links and links[-1].hash is not None else b""
-    return ChainCheck(head, first + 1, found)
+    fitting = links[first : found.event - 1] if found is not None and found.event else links[first:]
+    fitted = b"".join(it.hash for it in fitting if it.hash is not None)
+    return ChainCheck(head, first + 1, fitted, found)
 
 
 def _split(hashes: bytes | None, count: int) -> list[bytes | None]:
