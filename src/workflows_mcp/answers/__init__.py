@@ -13,6 +13,7 @@ from workflows_mcp.answers.actions import (
     question_at,
 )
 from workflows_mcp.answers.answer import Answer, RerunOptions, answer_about, answer_when_over
+from workflows_mcp.answers.decisions import MORE, STOP, OpenDecision, open_decisions
 from workflows_mcp.answers.diagram import drawn_plan, drawn_run
 from workflows_mcp.answers.explain import Dependencies, explained, workflow_info
 from workflows_mcp.answers.history import (
@@ -33,6 +34,7 @@ from workflows_mcp.answers.results import (
     failed_outputs,
     is_harmless,
     question_address,
+    reported_tokens,
 )
 from workflows_mcp.answers.run_view import RunView, Visited, blocks_in, run_view_of, target_of
 from workflows_mcp.answers.state import (
@@ -77,7 +79,9 @@ from workflows_mcp.answers.trace import (
 from workflows_mcp.answers.why import clock, why
 
 __all__ = [
+    "MORE",
     "NEVER_SEEN",
+    "STOP",
     "Action",
     "Answer",
     "Checkpoint",
@@ -88,6 +92,7 @@ __all__ = [
     "FormOutcome",
     "History",
     "LastSeen",
+    "OpenDecision",
     "Outcome",
     "Reader",
     "Redact",
@@ -127,6 +132,7 @@ __all__ = [
     "last_contact",
     "listed_checkpoint",
     "note",
+    "open_decisions",
     "parse_checkpoint_id",
     "pending_for",
     "progress_of",
@@ -136,6 +142,7 @@ __all__ = [
     "read_updates",
     "reader",
     "replayed",
+    "reported_tokens",
     "retry_note",
     "run_of",
     "run_view_of",

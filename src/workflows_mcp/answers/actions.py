@@ -8,6 +8,7 @@ One action delegates all tasks of a step, with one prompt for all sub-agents.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
@@ -18,7 +19,15 @@ from pydantic import ValidationError
 from workflows_mcp.answers.previews import Cut, Reader, cut
 from workflows_mcp.answers.progress import failed_for_good
 from workflows_mcp.answers.run_view import RunView, Visited
-from workflows_mcp.answers.tasks import Count, Delegation, LastSeen, Standing, question_id, whole_run
+from workflows_mcp.answers.tasks import (
+    Count,
+    Delegation,
+    LastSeen,
+    Standing,
+    question_id,
+    scope_around,
+    whole_run,
+)
 from workflows_mcp.answers.why import standing, task_name
 from workflows_mcp.machine import iso, path_text
 from workflows_mcp.plan import (
@@ -28,8 +37,13 @@ from workflows_mcp.plan import (
     ForEach,
     Node,
     Operation,
+    example_result,
+    is_object,
     kind_of_operation,
     names_of_items,
+    properties_of,
+    result_outputs,
+    result_violations,
 )
 from workflows_mcp.steps import Question, Step, StepInputs, StepRegistry, StepResult
 from workflows_mcp.values import Value, to_json
@@ -211,6 +225,16 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """The forms of the question that the user was shown."""
     prompt: str = ""
     """The question as one text, for answers without instructions."""
+    feedback: list[str] = []
+    """Why the last result was rejected: what has to be fixed."""
+    attempts_left: int = 0
+    """How many results may still be rejected, this one included; only with feedback."""
+    sent_back: dict[str, Value] = {}
+    """The decision of a person who has sent the step back."""
+    checks: list[str] = []
+    """What the server checks before it accepts the result."""
+    allow_tools: list[str] | None = None
+    """The tools that the agent may use meanwhile; None: all."""
     checkpoint_id: str = ""
     """The checkpoint of the question, if a caller has asked for checkpoints and it is not deleted."""
 
@@ -233,6 +257,15 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
         }
         if delegated is None and not (brief and self.describes_result):
             action["result_schema"] = self.result_schema
+        if self.feedback:
+            feedback = {"rejected_because": self.feedback, "results_left": self.attempts_left}
+            action |= cut(feedback, path, how, read)
+        if self.sent_back:
+            action["sent_back"] = self.sent_back
+        if self.checks:
+            action["checks"] = self.checks
+        if self.allow_tools is not None:
+            action["allow_tools"] = self.allow_tools
         if delegated is not None and not known:
             action["sub_agent_prompt"] = SUB_AGENT_PROMPT % {"role": delegated.role, "task": delegated.task}
         return action
@@ -278,6 +311,51 @@ def interrupted_question(visited: Visited) -> Asked:
         describes_result=True,
     )
     return Asked(_Interrupted(), StepInputs(), question)
+
+
+_REPORTED = ("agent_used", "tokens_used")
+"""Fields beside a result that say how it was made; they are not part of it."""
+
+
+class TypedResult(Step):
+    """Takes the result of a step in the form of its `result`, a JSON Schema."""
+
+    name = "typed"
+    performer = "agent"
+
+    def __init__(self, step: Step, schema: dict[str, Value]) -> None:
+        self._step = step
+        self.schema = schema
+
+    def typed(self, question: Question) -> Question:
+        """Return a question that asks for this form."""
+        what = question.instructions
+        for start in (" Submit {", " Submit the actual", "; submit everything"):
+            what = what.partition(start)[0]
+        how = "Submit one result that fits result_schema."
+        return dataclasses.replace(
+            question,
+            instructions=f"{what.rstrip('.;')}. {how}",
+            result_schema=self.schema,
+            main_field=None,
+            describes_result=False,
+        )
+
+    def normalize_result(self, inputs: Any, result: Value) -> Value:
+        """Leave out what is reported beside the result, unless the schema asks for it."""
+        fields = properties_of(self.schema)
+        if isinstance(result, dict) and is_object(self.schema):
+            return {key: it for key, it in result.items() if key not in _REPORTED or key in fields}
+        return result
+
+    def violations(self, result: Value) -> list[str]:
+        return result_violations(result, self.schema)
+
+    def example(self) -> Value:
+        return example_result(self.schema)
+
+    def parse_result(self, inputs: Any, result: Any) -> StepResult:
+        return StepResult(result_outputs(result, self.schema))
 
 
 class _Unaskable(Step):
@@ -502,6 +580,12 @@ def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) 
     visited, question = view.block_at(address), question_at(view, registry, address)
     forms = form_outcome(view.last_seen, question_id(view.state, whole_run(view.target.run_id), address))
     instructions = forms.instructions(question.instructions, decided=_DECIDED)
+    node, record = (visited.node, visited.record) if visited is not None else (None, None)
+    if record is not None and record.feedback:
+        instructions = f"{_FIX} {instructions}"
+    sent_back = _sent_back(view, address)
+    if sent_back:
+        instructions = f"{_SENT_BACK} {instructions}"
     if doomed:
         instructions += f" Note: block {doomed} has failed, so the run will fail in any case."
     return Action(
@@ -516,9 +600,28 @@ def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) 
         updates=_updates(visited) if visited is not None else [],
         replaced=visited.record.replaced if visited is not None else {},
         forms=forms,
+        feedback=list(record.feedback) if record is not None else [],
+        attempts_left=node.attempts - record.rejections if node is not None and record is not None else 0,
+        sent_back=sent_back,
+        checks=[check.text for check in node.verify] if node is not None else [],
+        allow_tools=list(node.allow_tools) if node is not None and node.allow_tools is not None else None,
         prompt=prompt_at(view, registry, address),
         checkpoint_id=view.checkpoint_ids.get(address, ""),
     )
+
+
+_FIX = "The server has checked your last result and rejected it: fix what rejected_because says."
+_SENT_BACK = "A person has sent this step back: sent_back says who and why."
+
+
+def _sent_back(view: RunView, address: str) -> dict[str, Value]:
+    """Return the decision of the person who has sent back the step at an address, if one has."""
+    scope = scope_around(view.state, address)
+    found = scope.variables.get("rejection") if scope is not None else None
+    name = address.rpartition("/")[2]
+    if not isinstance(found, dict) or found.get("step") != name:
+        return {}
+    return {key: found[key] for key in ("comment", "by", "gate", "count") if found.get(key)}
 
 
 def _updates(visited: Visited) -> list[StateUpdate]:
@@ -577,7 +680,11 @@ def asked_by(visited: Visited, registry: StepRegistry) -> Asked:
         inputs = step.Inputs.model_validate(visited.record.inputs)
     except ValidationError as error:
         return unaskable(visited, step, error)
-    return Asked(step, inputs, step.ask(inputs))
+    question = step.ask(inputs)
+    if visited.node.result is not None and do.by == "agent":
+        typed = TypedResult(step, visited.node.result)
+        return Asked(typed, inputs, typed.typed(question))
+    return Asked(step, inputs, question)
 
 
 def _of_task(view: RunView, address: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from workflows_mcp.answers.actions import Action, actions_of
+from workflows_mcp.answers.decisions import OpenDecision, open_decisions
 from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.answers.progress import (
     PRINTED_CHARS,
@@ -27,7 +28,7 @@ from workflows_mcp.answers.progress import (
 )
 from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.state import StateSnapshot, snapshot_of, state_address
-from workflows_mcp.answers.why import not_driven, retry_call, why
+from workflows_mcp.answers.why import TELL_USER, not_driven, retry_call, why
 from workflows_mcp.errors import Place, RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.machine import Fault, failed
@@ -63,6 +64,9 @@ def next_call(view: RunView, actions: list[Action], redo: RerunOptions | None = 
         return next_after_end(view, redo)
     if view.is_parked:
         return f"control_workflow(workflow_id='{view.target.run_id}', action='resume')"
+    if not actions and view.waits_for_people:
+        wait = f"get_workflow_status(workflow_id='{workflow_id}', wait_seconds=30)"
+        return f"{TELL_USER}; then {wait} waits for it"
     if not actions:
         tasks = [task for it in view.pending.delegations for task in it.tasks if task.standing == "at work"]
         gone = f"; if its agent is gone: {retry_call(tasks[0].target.id)}" if tasks else ""
@@ -189,6 +193,8 @@ class Answer(msgspec.Struct, kw_only=True):
     following: str = ""
     """The steps after the running ones, each with its condition."""
     forked_from: str = ""
+    decisions: list[OpenDecision] = []
+    """What only a person can decide now."""
 
     @property
     def reason(self) -> str:
@@ -226,6 +232,8 @@ class Answer(msgspec.Struct, kw_only=True):
             answer["action"] = first
             if more:
                 answer["more_actions"] = more
+        if self.decisions:
+            answer["decisions"] = cut([it.rendered() for it in self.decisions], ("decisions",), how, read)
         if self.progress is not None and (detail != "step" or not (self.actions or self.is_task)):
             answer["progress"] = self.progress
         if reasons := self._reasons(detail, len(self.actions) - len(shown)):
@@ -311,6 +319,7 @@ def answer_about(
         following=steps_that_follow(view),
         progress=progress_of(view),
         failed_blocks=failed_blocks(view),
+        decisions=[] if ended else open_decisions(view, registry),
     )
     if not ended:
         answer.why, answer.why_beside = why(view), why(view, brief=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workflows_mcp.answers.actions import Asked, asked_at, asked_by
+from workflows_mcp.answers.actions import Asked, TypedResult, asked_at, asked_by
 from workflows_mcp.answers.run_view import RunView, Visited
 from workflows_mcp.answers.tasks import outermost
-from workflows_mcp.answers.why import until
+from workflows_mcp.answers.why import TELL_USER, until
 from workflows_mcp.errors import ExpressionError, InvalidResult, NotExpected
 from workflows_mcp.expressions import search
 from workflows_mcp.machine import TERMINAL, Frame, Record, TooLarge
@@ -70,7 +70,7 @@ def check_result(
     address = question_address(view, step_id)
     asked = asked_at(view, registry, address)
     normalized = clean(understood(asked, result))
-    wrong = violations(normalized, asked.question.result_schema)
+    wrong = _violations(asked, normalized)
     if wrong and (failure := reported_failure(result)) is not None:
         return address, StepResult(_default_outputs(view, address), ok=False, message=to_text(clean(failure)))
     if wrong:
@@ -78,7 +78,8 @@ def check_result(
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
         reason = asked.step.rejection_message(asked.inputs, normalized)
         schema = asked.question.result_schema
-        fix = f"submit for example {to_json(example(schema))}"
+        shown_as = asked.step.example() if isinstance(asked.step, TypedResult) else example(schema)
+        fix = f"submit for example {to_json(shown_as)}"
         if asked.question.for_user:  # an example would be an answer that the user has not given
             fix = "submit what the user said in that form, or ask the user again if it is unclear"
         raise InvalidResult(
@@ -99,6 +100,20 @@ def check_result(
             for_user=_SHORTER if too_large else f"That answer cannot be used: {unfit}.",
         )
     return address, step_result
+
+
+def _violations(asked: Asked, result: Value) -> list[str]:
+    """Return what is wrong with a result; the schema of a `result` key can be any JSON Schema."""
+    if isinstance(asked.step, TypedResult):
+        return asked.step.violations(result)
+    return violations(result, asked.question.result_schema)
+
+
+def reported_tokens(result: Any) -> int:
+    """Return how many tokens an agent reports to have used; 0 if it does not."""
+    given = _read(result) if isinstance(result, str) else result
+    tokens = given.get("tokens_used") if isinstance(given, dict) else None
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0 else 0
 
 
 def reported_failure(result: Any) -> str | None:
@@ -137,7 +152,7 @@ def already_answered(
         return False
     asked = asked_by(visited, registry)
     normalized = clean(understood(asked, result))
-    if not fits(normalized, asked.question.result_schema):
+    if _violations(asked, normalized):
         failure = reported_failure(result)
         return failure is not None and visited.record.message == clean(failure)
     return asked.step.parse_result(asked.inputs, normalized).outputs == visited.record.outputs
@@ -197,6 +212,10 @@ def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
             name = view.target.step_id(address)
             message = f"'{name}' takes no result: {_waits(frame, view.now)}"
             return NotExpected(message, hint=f"wait with {status}, wait_seconds=30)")
+    if people := view.waits_for_people:
+        standing = f"'{step_id}': {_standing(view, step_id, [])}. " if step_id is not None else ""
+        message = f"{standing}{what} asks nothing of you now: {people}"
+        return NotExpected(message, hint=f"{TELL_USER}, and wait with {status}, wait_seconds=30)")
     message = f"{what} asks nothing of you now: it is still working"
     return NotExpected(message, hint=f"wait for it with {status}, wait_seconds=30)")
 
@@ -214,6 +233,12 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
     frame = view.frame_at(visited.address)
     if frame is not None and frame.kind == "wait":
         return _waits(frame, view.now)
+    if frame is not None and frame.kind == "gate":
+        return "it is a gate, and only a person can decide it"
+    if frame is not None and frame.kind == "verify":
+        return "its result is being checked"
+    if frame is not None and frame.kind == "budget":
+        return "it waits until a person allows agents to do more"
     if frame is not None and frame.kind == "agent":
         return f"it is asked again, as '{view.question_id(visited.address)}'"
     if _was_answered(visited.node, visited.record):
@@ -261,6 +286,10 @@ def understood(asked: Asked, result: Any) -> Value:
     Text that is a JSON object is read as that object if it names the main field and fits, or if the text
     itself does not fit.
     """
+    if isinstance(asked.step, TypedResult):
+        parsed = _read(result) if isinstance(result, str) else result
+        whole = asked.step.normalize_result(asked.inputs, parsed)
+        return result if isinstance(result, str) and not asked.step.violations(result) else whole
     schema, main = asked.question.result_schema, asked.question.main_field
     normalized = asked.step.normalize_result(asked.inputs, _as_object(asked.question, result))
     if isinstance(result, str) and isinstance(parsed := _read(result), dict):

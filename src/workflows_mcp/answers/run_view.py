@@ -202,6 +202,17 @@ class RunView:
     def task_at(self, address: str) -> Target:
         return task_of(self.state, address)
 
+    @cached_property
+    def waits_for_people(self) -> str:
+        """What only a person can decide now, in words; empty if there is nothing."""
+        found = [f"the decision '{self.target.step_id(it)}'" for it, _ in self.under_way("gate")]
+        held = self.under_way("budget")
+        if held:
+            found.append(
+                f"more of the budget for {', '.join(repr(self.target.step_id(it)) for it, _ in held[:3])}"
+            )
+        return f"it waits for a person: {' and '.join(found)}" if found else ""
+
     def count_tasks(self, address: str) -> Count:
         return count_tasks(self.state, address)
 
@@ -276,7 +287,7 @@ class RunView:
             return "waiting"
         if self.pending.pending:
             return "pending_action"
-        if self.under_way("step", "plan"):
+        if self.under_way("step", "plan", "verify"):
             return "running"
         return "waiting" if self.under_way() or self.task is not None else "running"
 

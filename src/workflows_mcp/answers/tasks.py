@@ -135,12 +135,17 @@ def question_id(state: RunState, target: Target, address: str) -> str:
 
 
 def asking_of(state: RunState, address: str) -> str:
-    """Return the round and attempt of a question: nothing for the first, else `2`, `try2` or `2.try2`."""
+    """Return the round and attempt of a question: nothing for the first, else `2`, `try2` or `2.try2`.
+
+    After results that its checks rejected, `v2` is the second result.
+    """
     frame = state.frames.get(address)
     parts = frame.attempt.split(".") if frame is not None else []
+    result = [parts.pop()] if parts and parts[-1].startswith("v") else []
     while parts and parts[-1] == "1":
         del parts[-1]
-    return ".".join(part[1:] if part.startswith("r") else f"try{part}" for part in parts)
+    asking = [part[1:] if part.startswith("r") else f"try{part}" for part in parts]
+    return ".".join([*asking, *result])
 
 
 def all_tasks(state: RunState) -> list[Target]:
@@ -195,7 +200,7 @@ def retry_note(task_id: str) -> str:
 def given_up_at(state: RunState, target: Target, last_seen: LastSeen) -> float:
     """Return the time up to which heartbeats are from a replaced agent: a retry, or another attempt."""
     frame = state.frames.get(target.address)
-    later_attempt = frame is not None and frame.attempt.rpartition(".")[2] != "1"
+    later_attempt = frame is not None and frame.attempt.partition(".v")[0].rpartition(".")[2] != "1"
     begun = frame.since if frame is not None and later_attempt else -math.inf
     return max(last_seen.get(retry_note(target.id), -math.inf), begun)
 

@@ -38,6 +38,14 @@ def why(view: RunView, *, brief: bool = False) -> str:
     ]
     if working := named(view.under_way("step", "plan")):
         reasons.append("running " + _listed([_working(*item, now) for item in working]))
+    if checking := named(view.under_way("verify")):
+        reasons.append("checking the result of " + _listed([_working(*item, now) for item in checking]))
+    if gates := named(view.under_way("gate")):
+        reasons.append(
+            "waiting for the decision of a person: " + _listed([_asked(*item, now) for item in gates])
+        )
+    if held := named(view.under_way("budget")):
+        reasons.append("waiting until a person allows more: " + _listed([_held(*item) for item in held]))
     if passing := view.under_way("wait"):
         reasons.append("waiting " + _listed([_passing(view, *item) for item in passing]))
     if paused := sorted(named(view.under_way("retry")), key=lambda item: item[1].deadline or 0.0):
@@ -131,6 +139,16 @@ def _contact(view: RunView, task: Task) -> str:
 def task_name(view: RunView, task: Task) -> str:
     """Return the id of a task relative to the target of the view: a valid task_id."""
     return task.target.id[len(view.target.id) + 1 :]
+
+
+TELL_USER = "tell the user what the run waits for, as `decisions` says"
+
+
+def _held(step_id: str, frame: Frame) -> str:
+    what, _, owner = frame.budget.partition("@")
+    if what.startswith("confirm "):
+        return f"'{step_id}' would start about {what[8:]} sub-agents"
+    return f"'{step_id}': the budget{f' of {owner!r}' if owner else ''} is used up ({what})"
 
 
 def _asked(step_id: str, frame: Frame, now: float) -> str:

@@ -35,6 +35,7 @@ from workflows_mcp.dialects.keys import (
     text,
     unknown_keys,
 )
+from workflows_mcp.dialects.process import BUDGET_KEY
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions import compiled
 from workflows_mcp.plan import (
@@ -102,6 +103,7 @@ def workflow_keys(dialect: str, known_by: str, *own: Key) -> Keys:
             "`required`: all secrets must exist at the start, not only when a step needs one.",
         ),
         Key("inputs", INPUTS, "The inputs, by name."),
+        BUDGET_KEY,
         *own,
     )
 
@@ -111,7 +113,7 @@ def read_header(reader: Reader, table: Keys) -> tuple[str, dict[str, Any]]:
     document = reader.document
     own = {key: item for key, item in document.value.items() if not key.startswith(EXTENSION)}
     reader.check_keys(table, own, (), "a workflow")
-    header = ("name", "version", "description", "tags", "prompt", "elicitation", "secrets")
+    header = ("name", "version", "description", "tags", "prompt", "elicitation", "secrets", "budget")
     given = reader.values({key: table[key] for key in header}, own, (), [])
     return given.get("name") or PurePath(document.source.file).stem, {
         "description": given.get("description", ""),
@@ -121,6 +123,7 @@ def read_header(reader: Reader, table: Keys) -> tuple[str, dict[str, Any]]:
         "file": document.source.file,
         "elicitation": given.get("elicitation"),
         "secrets_required": given.get("secrets", False),
+        "budget": given.get("budget"),
         "semantics": SEMANTICS,
     }
 

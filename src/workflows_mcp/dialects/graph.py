@@ -15,6 +15,7 @@ All problems are reported at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -40,6 +41,7 @@ from workflows_mcp.dialects.keys import (
     unknown_keys,
     word,
 )
+from workflows_mcp.dialects.process import PROCESS, check_back_to
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.steps import (
     AFTER_TIMEOUT,
@@ -48,6 +50,7 @@ from workflows_mcp.dialects.steps import (
     duplicate_id,
     read_id,
     read_on_timeout,
+    read_process,
     refuse_exit_codes,
 )
 from workflows_mcp.dialects.yaml.source import Document
@@ -157,6 +160,7 @@ BLOCK = keys(
         "`sequential`: one item after the other.",
         "parallel",
     ),
+    *PROCESS.values(),
 )
 _blocks: Schema = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/block"}}
 _outputs = mapping("e.g. outputs: {greeting: '${blocks.hello.outputs.stdout}'}", " of names and values")
@@ -188,7 +192,8 @@ WAIT = "Wait"
 """The step type that waits; it is an operation of the plan."""
 
 _OTHER_TYPES = {
-    **dict.fromkeys(("approval", "approve", "gate", "manual", "input", "ask", "userinput"), "Prompt"),
+    **dict.fromkeys(("input", "ask", "userinput"), "Prompt"),
+    **dict.fromkeys(("approval", "approve", "manual"), "Gate"),
     **dict.fromkeys(("bash", "sh", "script", "run", "exec", "python", "shellscript"), "Shell"),
     **dict.fromkeys(("subworkflow", "call", "childworkflow", "calldag"), CALL),
     **dict.fromkeys(("template", "jinja", "render"), "RenderTemplate"),
@@ -240,6 +245,7 @@ class BlockReader(Reader):
         draft.on_failure = values.get("on_failure")
         draft.on_interrupt = values.get("on_interrupt") or (shape.step.on_interrupt if shape else "repeat")
         draft.retry = values.get("retry")
+        read_process(draft, values, block, self, "block")
         refuse_exit_codes(draft, self)
         read_on_timeout(draft, values.get("on_timeout"), self, shape.step if shape else None, inputs or {})
         if "for_each" in values:
@@ -337,7 +343,8 @@ class BlockReader(Reader):
                 self._no_outputs(step.name, draft.at)
             return
         if timeout is None and step.timeout_input is not None:
-            timeout = inputs.get(step.timeout_input, shape.default_timeout)
+            default = shape.default_timeout if step.performer == "server" else None
+            timeout = inputs.get(step.timeout_input, default)
         config: dict[str, Value] = {}
         defaults = shape.output_defaults
         if "outputs" in block:
@@ -425,6 +432,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
     uses_of_outputs = references.in_output(outputs, ("outputs",))
     needs = _resolve_dependencies(drafts, document, problems)
     nodes, ordered = _nodes(drafts, needs, problems)
+    problems += _gates(nodes, ordered)
     plan = Plan(
         name=name,
         dialect="graph",
@@ -522,6 +530,24 @@ def _nodes(
         )
     )
     return nodes, ordered
+
+
+def _gates(nodes: tuple[Node, ...], ordered: bool) -> Iterator[Problem]:
+    """Reports gates that send back what does not come before them."""
+    for node in nodes if ordered else ():
+        if not node.back_to:
+            continue
+        before: set[int] = set()
+        waiting = [need.node for need in node.needs]
+        while waiting:
+            position = waiting.pop()
+            if position not in before:
+                before.add(position)
+                waiting += [need.node for need in nodes[position].needs]
+        known = {other.id: position in before for position, other in enumerate(nodes)}
+        problem = check_back_to(node, known, "block")
+        if problem is not None:
+            yield problem
 
 
 def _need(draft: BlockDraft, block: str, position: int, required: bool) -> Need:

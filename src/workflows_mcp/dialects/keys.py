@@ -30,6 +30,7 @@ from workflows_mcp.plan import (
     as_mapping,
     at_once,
     converted,
+    duration_seconds,
     read_rule,
 )
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
@@ -332,12 +333,13 @@ def _read_seconds(reader: Reader, given: Value, path: Path, uses: list[Use]) -> 
         uses += found
         return given
     try:
-        seconds = converted(given, "number")
+        seconds = duration_seconds(given)
     except ValueError:
         seconds = 0
     if seconds > 0:
         return seconds
-    reader.wrong_type("a number of seconds above 0", given, f"e.g. {path[-1]}: 90", path)
+    hint = f"e.g. {path[-1]}: 90, or {path[-1]}: 30m"
+    reader.wrong_type("a number of seconds above 0, or a time such as 30m", given, hint, path)
     return None
 
 
@@ -377,6 +379,22 @@ text = Kind("text", {"type": WRITTEN}, _read_text)
 seconds = Kind("seconds", number_or_expression({"type": "number", "exclusiveMinimum": 0}), _read_seconds)
 parallel = Kind("number", number_or_expression({"type": "integer", "minimum": 1}), _read_parallel)
 retry = Kind("number or mapping", {"$ref": "#/$defs/retry"}, _read_retry)
+
+
+def duration(example: str) -> Kind:
+    """A constant time in seconds, or text such as `30m`."""
+
+    def read(reader: Reader, given: Value, path: Path, uses: list[Use]) -> float | None:
+        try:
+            found = duration_seconds(given)
+        except ValueError:
+            found = 0
+        if found > 0:
+            return found
+        reader.wrong_type("a number of seconds above 0, or a time such as 4h", given, example, path)
+        return None
+
+    return Kind("time", {"type": ["number", "string"]}, read)
 
 
 def fits(value: Value, schema: Schema) -> bool:

@@ -159,6 +159,7 @@ class _Reads:
         self.names = {*fields.names, *self.computed, *self.inputs}
         self.names |= set(config) if isinstance(config, dict) else set()
         included = any(draft.kind == "include_workflow" for draft in (*body.every, *owner.every))
+        self.names |= {"rejection"} if any(draft.process.back_to for draft in body.every) else set()
         self.open = body.is_task or included or not fields.complete
         """Whether there can be names that are not known here."""
         self.of_others = body.shares_state and not owner.steps

@@ -33,6 +33,7 @@ from workflows_mcp.dialects.keys import (
     unknown_keys,
     word,
 )
+from workflows_mcp.dialects.process import BUDGET_KEY, keys_of_process
 from workflows_mcp.dialects.reactive_state import Pieces, StatePath, WrongPath, read_path
 from workflows_mcp.dialects.step_inputs import StepShape
 from workflows_mcp.dialects.steps import (
@@ -73,7 +74,9 @@ from workflows_mcp.plan import (
     UpdateState,
     Use,
     converted,
+    duration_seconds,
     expr_at,
+    is_duration,
 )
 from workflows_mcp.steps import FORMATS, Step
 from workflows_mcp.values import Value, kind_and_value, nearest, shown
@@ -123,7 +126,9 @@ def milliseconds(least: int) -> Kind:
         if isinstance(given, str) and reader.is_dynamic(given):
             return _scaled(reader, given, path, uses, "/ 1000")
         try:
-            number: float = converted(given, "number")
+            number: float = (
+                duration_seconds(given) * 1000 if is_duration(given) else converted(given, "number")
+            )
         except ValueError as error:
             reader.problem("wrong_type", f"'{key}' {error}", f"milliseconds, e.g. {key}: 5000", path)
             return None
@@ -382,7 +387,8 @@ def keys_beside(step: Step) -> Keys:
     run_on = (RUN_ON,) if step.can_run and step.can_ask else ()
     own = step.dialect_config.get("reactive", {})
     formats = (OUTPUT_FORMAT,) if OUTPUT_FORMAT.name in own else ()
-    return keys(*ABOUT.values(), *FAILING.values(), *_TIMED, *interrupt, *run_on, *formats)
+    process = keys_of_process(step)
+    return keys(*ABOUT.values(), *FAILING.values(), *_TIMED, *interrupt, *run_on, *formats, *process)
 
 
 STRATEGIES = ("retry_failed", "continue", "fail_all")
@@ -610,6 +616,7 @@ CONTROL: dict[str, Control] = {
                 "The start of the prompt for sub-agents; the rules of the server follow it.",
             ),
             Key("on_sub_agent_error", _TASK_ERRORS, "What happens when a task fails."),
+            BUDGET_KEY,
             *_TIMED,
             _STATE_UPDATE,
             _ERROR_STATE_UPDATE,
@@ -631,6 +638,7 @@ CONTROL: dict[str, Control] = {
                 required='workflow: "the name of a workflow"',
             ),
             Key("inputs", given_inputs, "Its inputs: all that it sees of its caller."),
+            BUDGET_KEY,
             Key("on_complete", _none, "Steps to run after a success; they see its state."),
             *_TIMED,
             *FAILING.values(),
@@ -826,7 +834,7 @@ REACTIVE = Dialect(
     beside=keys_beside,
     equivalents={
         "condition": "conditional",
-        **dict.fromkeys(("Delegate", "delegate", "parallel_tasks"), "parallel_foreach"),
+        **dict.fromkeys(("Delegate", "parallel_tasks"), "parallel_foreach"),
         **dict.fromkeys(("ExecuteWorkflow", "Workflow", "workflow"), "include_workflow"),
         "for_each": "foreach",
         "goto": "while",

@@ -48,6 +48,7 @@ from workflows_mcp.dialects.keys import (
     word,
 )
 from workflows_mcp.dialects.layout import FlatLayout, Spot
+from workflows_mcp.dialects.process import BUDGET_KEY, RESULT_KEY, gates_in_order, keys_of_process
 from workflows_mcp.dialects.stateful_access import Surroundings, check_access, check_order
 from workflows_mcp.dialects.step_inputs import StepShape
 from workflows_mcp.dialects.steps import (
@@ -198,7 +199,7 @@ WORKFLOW = workflow_keys(
     Key("steps", not_null(steps("step")), "The steps, which run one after the other."),
     Key("tasks", Kind("mapping", _tasks), "The tasks that `foreach` runs for items, by name."),
 )
-TASK = chosen(WORKFLOW, "description", "inputs", "initial_state", "steps")
+TASK = keys(*chosen(WORKFLOW, "description", "inputs", "initial_state", "steps").values(), RESULT_KEY)
 _EVERY_STEP = (
     *NAMED,
     Key("needs_state", _needs_state, 'The fields of the state that it can read; `["*"]`: all.'),
@@ -223,7 +224,7 @@ def keys_beside(step: Step) -> Keys:
     """The keys of a step besides the inputs of its type."""
     interrupt = (_ON_INTERRUPT,) if step.can_run else ()
     run_on = (RUN_ON,) if step.can_run and step.can_ask else ()
-    return keys(*ABOUT.values(), *AFTER, *interrupt, *run_on)
+    return keys(*ABOUT.values(), *AFTER, *interrupt, *run_on, *keys_of_process(step))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -318,6 +319,7 @@ CONTROL: dict[str, Control] = {
                 "The field for the list of results, in the order of the items.",
                 required="output_to: a field for the list of results",
             ),
+            BUDGET_KEY,
             *AFTER,
         ),
         _read_foreach,
@@ -360,6 +362,7 @@ CONTROL: dict[str, Control] = {
                 required="workflow: the name of a workflow",
             ),
             Key("inputs", given_inputs, "Its inputs: all that it sees of its caller."),
+            BUDGET_KEY,
             *AFTER,
         ),
         operation(call_of),
@@ -466,6 +469,7 @@ def lay_out(steps: list[StepDraft], reads: Reads, report: Report) -> tuple[Node,
     )
     for before, step in layout.never_reached(nodes):
         report(_never_reached(before, step))
+    gates_in_order(nodes, report)
     for step in layout.drafts:
         if _exit_code_is_lost(step, layout.drafts):
             report(_lost_exit_code(step))
@@ -640,6 +644,7 @@ class _Compiler:
             secrets=self.secrets(name),
             semantics=SEMANTICS,
             language="jinja",
+            result=reader.values(keys(RESULT_KEY), given, path, []).get("result") if path else None,
         )
 
     def secrets(self, name: str) -> tuple[str, ...]:

@@ -62,10 +62,13 @@ class Surroundings:
     """All fields that are written, as far as they are known."""
     complete: bool = True
     """Whether all written fields are known."""
+    sent_back: bool = False
+    """Whether a gate sends a step back, so that there is `rejection`."""
 
     @property
     def roots(self) -> tuple[str, ...]:
-        return (*ROOTS, *OF_ITEMS_EXAMPLE) if self.of_items else ROOTS
+        roots = (*ROOTS, "rejection") if self.sent_back else ROOTS
+        return (*roots, *OF_ITEMS_EXAMPLE) if self.of_items else roots
 
 
 def check_access(
@@ -74,6 +77,7 @@ def check_access(
     """The fields of the state that each step can read, by its id; None is all of them."""
     around.fields = {*around.initial_state, *(name for step in every(steps) for name in step.writes)}
     around.complete = all(step.kind for step in every(steps))
+    around.sent_back = any(step.process.back_to for step in every(steps))
     reads: dict[str, tuple[str, ...] | None] = {}
     for step, guarded in _with_guards(steps, frozenset()):
         undefined = _undefined(step, guarded, around, report)

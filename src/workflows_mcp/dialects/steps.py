@@ -33,6 +33,15 @@ from workflows_mcp.dialects.keys import (
     read_word,
     word,
 )
+from workflows_mcp.dialects.process import (
+    NO_PROCESS,
+    Process,
+    check_process,
+    choices_without_reject,
+    process_of,
+    with_result,
+    without_result,
+)
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
@@ -110,6 +119,8 @@ class Draft:
     retry: dict[str, Value] | None = None
     for_each: ForEach | None = None
     uses: list[Use] = field(default_factory=list)
+    process: Process = NO_PROCESS
+    """What makes agents follow the process: checks, gates, budgets."""
     retry_path: Path = ("retry",)
     """Where the keys of `retry` are, relative to the block."""
 
@@ -135,6 +146,7 @@ class Draft:
             on_interrupt=self.on_interrupt,
             on_timeout=self.on_timeout,
             timeout_answer=self.expr_at(self.timeout_answer, "on_timeout"),
+            **self.process._asdict(),
             **more,
         )
 
@@ -218,6 +230,27 @@ def _retried_on_timeout(retry: dict[str, Value] | None) -> dict[str, Value]:
         return retry
     listed = kinds if isinstance(kinds, list) else [kinds]
     return retry if "timeout" in listed or "any" in listed else {**retry, "on": [*listed, "timeout"]}
+
+
+def read_process(
+    draft: Draft,
+    values: dict[str, Any],
+    given: Mapping[str, Value],
+    reader: Reader,
+    what: str,
+    *,
+    names_outputs: bool = False,
+) -> None:
+    """Reads the keys that make an agent follow the process, once the operation of a draft is known."""
+    draft.process = process_of(values)
+    check_process(draft.process, draft.do, given, draft.at, reader, what)
+    if isinstance(draft.do, Do):
+        problem = choices_without_reject(draft.do, draft.at, given)
+        if problem is not None:
+            reader.report(problem)
+        if draft.do.by == "agent":
+            draft.do = with_result(draft.do, draft.process, names_outputs=names_outputs)
+    draft.uses = without_result(draft.uses, draft.at, draft.process, reader)
 
 
 def refuse_exit_codes(draft: Draft, reader: Reader) -> None:
@@ -571,6 +604,7 @@ class StepReader(Reader):
             values = self.values(control.keys, step, at, draft.uses)
             dialect.begin(self, draft, step, values)
             control.read(self, draft, values, step)
+            read_process(draft, values, step, self, "step")
             dialect.finish(self, draft, values)
             read_on_timeout(draft, values.get("on_timeout"), self)
         elif draft.kind:
@@ -665,6 +699,7 @@ class StepReader(Reader):
             result_output=kind.result_output_in(dialect.name),
         )
         draft.on_interrupt = values.get("on_interrupt") or kind.on_interrupt
+        read_process(draft, values, step, self, "step", names_outputs=dialect.names_outputs)
         dialect.finish(self, draft, values)
         read_on_timeout(draft, values.get("on_timeout"), self, kind, inputs)
 

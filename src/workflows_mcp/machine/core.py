@@ -57,6 +57,9 @@ class Purpose(StrEnum):
     RETRY = "~again"
     ANSWER_BY_DEFINITION = "~unanswered"
     START_RUN = "~start"
+    VERIFY = "~verify"
+    CHECK = "~check"
+    TASK_RESULT = "~result"
 
 
 LEFT_OPEN = "the workflow has ended"
@@ -157,6 +160,10 @@ class OpenScope:
         """The names that expressions of a block start from."""
         return self.names
 
+    def names_with_result(self, index: int, result: Value) -> Any:
+        """The names that the checks of a result see: those of the block, and `result`."""
+        return {**self.names_for(index), "result": result}
+
     def handle_end(self, machine: Core, index: int) -> None:
         """Handle the end of a block on its own, before other blocks are entered."""
 
@@ -227,8 +234,10 @@ class OpenScope:
 
 
 def attempt_in(scope: Scope, name: str, record: Record) -> str:
+    """The attempt of a block: its round, its attempt, and the result that is asked for (`v2`: the second)."""
     visits = scope.visits.get(name, 1)
-    return f"r{visits}.{record.attempts}" if visits > 1 else str(record.attempts)
+    attempt = f"r{visits}.{record.attempts}" if visits > 1 else str(record.attempts)
+    return f"{attempt}.v{record.rejections + 1}" if record.rejections else attempt
 
 
 class Core(ABC):
@@ -243,6 +252,8 @@ class Core(ABC):
         self._recorded_stops: dict[str, Fault] = {}
         """The expressions that were stopped when the next event was applied for the first time."""
         self._limits: Limits | None = None
+        self._has_budgets: tuple[int, bool] | None = None
+        """Whether there are budgets, and of how many plans this is known."""
         self._commands: list[Command] = []
         self._work: deque[tuple[OpenScope, int]] = deque()
         self._open: dict[str, OpenScope] = {}
@@ -301,6 +312,17 @@ class Core(ABC):
         return any(isinstance(plan.body, Steps) for plan in self.plans.values())
 
     @property
+    def has_budgets(self) -> bool:
+        """Whether anything of the run has a budget."""
+        if self._has_budgets is None or self._has_budgets[0] != len(self.plans):
+            found = any(
+                plan.budget is not None or any(node.budget is not None for node in plan.body.nodes)
+                for plan in self.plans.values()
+            )
+            self._has_budgets = len(self.plans), found
+        return self._has_budgets[1]
+
+    @property
     def questions(self) -> int:
         """How many actions wait for agents."""
         return sum(frame.kind == "agent" for frame in self.state.frames.values())
@@ -319,7 +341,7 @@ class Core(ABC):
         state.parked = at
         for address, frame in state.frames.items():
             key = key_of(address, frame.attempt)
-            if frame.kind == "step":
+            if frame.on_server:
                 self.emit(StopStep(key))
             if frame.deadline is not None:
                 self.emit(ClearTimer(key))
@@ -421,7 +443,7 @@ class Core(ABC):
                 self.mark_stopped(*self.locate(other), at, reason)
             self.close_inside(inside)
         self.close_frame(address, "stopped")
-        if frame.kind == "step":
+        if frame.on_server:
             self.emit(StopStep(key_of(address, frame.attempt)))
 
     def stop_the_rest(self, scope: OpenScope, failed: str) -> None:

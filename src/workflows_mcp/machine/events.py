@@ -171,6 +171,10 @@ class Decided(_OfAddress, frozen=True, tag="decided"):
     def ended_as(self) -> tuple[EndStatus, Outcome]:
         return "completed", "failure" if self.choice == REJECTED else "success"
 
+    @property
+    def message(self) -> str:
+        return f"{self.by.name} decided: {self.choice}" + (f": {self.comment}" if self.comment else "")
+
 
 RefusedWhat = Literal["gate", "step", "result", "tool", "stop", "command"]
 
@@ -318,7 +322,10 @@ class CancelRequested(_OfRun, frozen=True, tag="cancel"):
     cancels: ClassVar[bool] = True
 
 
-StepEnd: TypeAlias = StepDone | StepFailed | Answered
+StepReport: TypeAlias = StepDone | StepFailed | Answered
+"""The events that report what a step gave."""
+
+StepEnd: TypeAlias = StepReport | Decided
 """The events that end a step."""
 
 Event: TypeAlias = (

@@ -43,7 +43,7 @@ class ItemsProgram(Program):
 class OpenItems(OpenScope):
     """The items of a block, until all of them have ended."""
 
-    __slots__ = ("_fails_fast", "_not_started", "_values", "items", "limit")
+    __slots__ = ("_fails_fast", "_not_started", "_values", "agent", "items", "limit")
 
     def __init__(
         self, around: OpenScope, index: int, prefix: str, scope: Scope, items: Any, limit: int | None
@@ -58,6 +58,8 @@ class OpenItems(OpenScope):
         each = around.program.nodes[index].for_each
         assert each is not None
         self.items = each.items
+        self.agent = each.agent
+        """The kind of sub-agent that each item goes to; empty: none."""
         self._fails_fast = each.fail_fast
         """Whether the first item that fails ends the others."""
         self._not_started = deque(
@@ -72,6 +74,12 @@ class OpenItems(OpenScope):
             return self.names.for_item(name, {**self.variables(index), "task_id": keys[index]})
         each = {"key": keys[index], "value": self._values[index], "index": index, "count": len(keys)}
         return {**self.names, **self.variables(index), "each": each}
+
+    def names_with_result(self, index: int, result: Value) -> Any:
+        names = self.names_for(index)
+        if isinstance(names, Names):
+            return names.with_variables({"result": result})
+        return {**names, "result": result}
 
     def variables(self, index: int) -> dict[str, Value]:
         """The item as its task sees it."""

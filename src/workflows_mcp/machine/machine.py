@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, NotExpected
+from workflows_mcp.machine.budgets import add_tokens, raise_budget, spent_of
 from workflows_mcp.machine.changes import WrongChange
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -41,8 +42,10 @@ from workflows_mcp.machine.commands import (
 from workflows_mcp.machine.core import Core, OpenScope, Purpose
 from workflows_mcp.machine.events import (
     Answered,
+    BudgetRaised,
     CancelRequested,
     ContextFull,
+    Decided,
     Event,
     ExpressionStopped,
     Forked,
@@ -50,19 +53,20 @@ from workflows_mcp.machine.events import (
     Marked,
     Parked,
     PlanLoaded,
+    Refused,
     Reopened,
     Resumed,
     SlotFreed,
     Started,
     StateUpdated,
     StepDone,
-    StepEnd,
     StepFailed,
+    StepReport,
     TimerFired,
 )
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance, begin_stopping, close_frame, finish_run
-from workflows_mcp.machine.names import names_in
+from workflows_mcp.machine.names import iso, names_in
 from workflows_mcp.machine.operations import (
     ENTER,
     decided,
@@ -96,8 +100,21 @@ from workflows_mcp.machine.state import (
     RunState,
     RunStatus,
     Scope,
+    Submitted,
 )
-from workflows_mcp.plan import CONTEXT_FULL, Bundle, Call, Expr, Plan, Steps, decoder, place_of_call
+from workflows_mcp.machine.verify import checked, verify
+from workflows_mcp.plan import (
+    CONTEXT_FULL,
+    REJECTED,
+    Bundle,
+    Call,
+    Expr,
+    Plan,
+    Steps,
+    decoder,
+    place_of_call,
+    result_violations,
+)
 from workflows_mcp.values import Value
 
 ANSWERS_KEPT = 50
@@ -188,8 +205,9 @@ class Machine(Core):
             key = key_of(address, frame.attempt)
             if frame.stopping:
                 commands.append(StopStep(key, frame.stopping))
-            elif frame.kind == "step":
-                repeats = scope.program.nodes[index].on_interrupt == "repeat"
+            elif frame.on_server:
+                node = scope.program.nodes[index]
+                repeats = frame.kind == "verify" or node.on_interrupt == "repeat"
                 if after_crash and not (repeats and by_user):
                     commands.append(ReportInterrupted(key))
                 else:
@@ -356,6 +374,8 @@ class Machine(Core):
             return
         result = scope.outcome(self)
         outputs, fault = result.outputs, result.fault
+        if fault is None and scope.program.plan.result is not None and scope.prefix:
+            fault = self._unfit_result(scope, outputs.get("result"), scope.program.plan.result)
         del self._open[scope.prefix]
         if not scope.prefix:
             self.state.outputs = outputs
@@ -368,6 +388,14 @@ class Machine(Core):
         outcome: Outcome = "success" if fault is None else "failure"
         message = fault.message if fault is not None else None
         self.end(caller, index, at, "completed", outcome, outputs, message, fault)
+
+    def _unfit_result(self, scope: OpenScope, result: Value, schema: dict[str, Value]) -> Fault | None:
+        """The fault of a task whose value does not fit its `result`."""
+        wrong = result_violations(result, schema)
+        if not wrong:
+            return None
+        message = f"the value that the task returns does not fit its result: {'; '.join(wrong)}"
+        return Fault("wrong_result", message, "", scope.prefix[:-1], scope.scope.workflow)
 
     def finish(self, status: RunStatus, at: float, fault: Fault | None) -> None:
         """End the run."""
@@ -474,6 +502,8 @@ def started(machine: Machine, event: Started) -> None:
     state.forked_from = event.forked_from
     state.seed = event.seed or event.run_id
     state.limits = event.limits
+    state.agents = event.agents
+    state.by = event.by
     state.started_at = event.at
     state.root = Scope(machine.bundle.main, event.inputs, event.at, {})
 
@@ -514,7 +544,7 @@ def keep_to_limits(machine: Machine) -> None:
             scope.postpone(index)
 
 
-def step_ended(machine: Machine, event: StepEnd) -> None:
+def step_ended(machine: Machine, event: StepReport) -> None:
     if isinstance(event, Answered):
         address = event.address
         frame = machine.state.frames.get(address)
@@ -522,20 +552,28 @@ def step_ended(machine: Machine, event: StepEnd) -> None:
     else:
         address, attempt = address_of(event.key)
         frame = machine.state.frames.get(address)
-        expected = frame is not None and frame.kind == "step" and frame.attempt == attempt
+        expected = frame is not None and frame.on_server and frame.attempt == attempt
     if frame is None or not expected:
         return
     scope, index = machine.locate(address)
     if frame.kind == "agent":
         machine.messages_delivered(address, frame)
     machine.close_frame(address, "answered" if frame.kind == "agent" else "reported")
+    if frame.kind == "verify" and not isinstance(event, Answered):
+        checked(machine, scope, index, frame, event, event.at)
+        return
     if frame.after_interruption:
         decided(machine, scope, index, event)
         return
+    node = scope.program.nodes[index]
+    if not isinstance(event, StepFailed):
+        record = scope.scope.records[node.id]
+        record.by = event.by or record.by
+        add_tokens(machine, scope, index, event.tokens)
     if isinstance(event, Answered):
         if event.token:
             machine.state.answer_tokens = [*machine.state.answer_tokens, event.token][-ANSWERS_KEPT:]
-        scope.scope.records[scope.program.nodes[index].id].written_by_agent = event.written_by_agent
+        record.written_by_agent = event.written_by_agent
     if isinstance(event, StepFailed):
         fault = machine.fault(scope, index, event.code, event.message, event.hint)
         outputs = {**scope.program.defaults(index), **event.outputs}
@@ -543,8 +581,40 @@ def step_ended(machine: Machine, event: StepEnd) -> None:
         status, outcome = event.ended_as
         machine.end(scope, index, event.at, status, outcome, outputs, message, fault)
         return
+    if node.verify and event.ok:
+        verify(machine, scope, index, event.at, Submitted(event.outputs, event.message))
+        return
     status, outcome = event.ended_as
     machine.end(scope, index, event.at, status, outcome, event.outputs, event.message)
+
+
+def decided_by_person(machine: Machine, event: Decided) -> None:
+    """Let a run pass its gate, or not."""
+    frame = machine.state.frames.get(event.address)
+    if frame is None or frame.kind != "gate" or event.attempt not in ("", frame.attempt):
+        return
+    scope, index = machine.locate(event.address)
+    node = scope.program.nodes[index]
+    machine.close_frame(event.address, "decided")
+    scope.scope.records[node.id].by = event.by
+    passed = event.choice != REJECTED
+    outputs: dict[str, Value] = {
+        "decision": event.choice,
+        "approved": passed,
+        "comment": event.comment,
+        "by": event.by.name,
+        "via": event.by.via,
+        "at": iso(event.at),
+    }
+    message = None
+    if not passed:
+        message = f"{event.by.name} rejected it" + (f": {event.comment}" if event.comment else "")
+    outcome: Outcome = "success" if passed or node.on_reject == "continue" else "failure"
+    machine.end(scope, index, event.at, "completed", outcome, outputs, message)
+
+
+def refused(machine: Machine, event: Refused) -> None:
+    machine.state.refusals += 1
 
 
 def timer_fired(machine: Machine, event: TimerFired) -> None:
@@ -570,7 +640,7 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
         and answered_by_definition(machine, address, event.at)
     ):
         return
-    if frame.kind == "step":
+    if frame.on_server:
         begin_stopping(frame, address, message)
         machine.emit(StopStep(event.key, message))
         return
@@ -655,14 +725,21 @@ def reopened(machine: Machine, event: Reopened) -> None:
             marks=before.marks,
             update_tokens=before.update_tokens,
             answer_tokens=before.answer_tokens,
+            spent=before.spent,
+            refusals=before.refusals,
         )
     )
+    for owner, limits in event.raised.items():
+        spent = spent_of(machine, owner)
+        spent.raised = {**spent.raised, **limits}
+    if event.decision is not None:
+        send_back(machine, event.decision, event.steps)
     frames = machine.state.frames
     for address, frame in before.frames.items():
         if address in frames and frames[address].event == frame.event:
             continue
         key = key_of(address, frame.attempt)
-        if frame.kind == "step":
+        if frame.on_server:
             machine.emit(StopStep(key))
         if frame.deadline is not None:
             machine.emit(ClearTimer(key))
@@ -679,6 +756,26 @@ def reopened(machine: Machine, event: Reopened) -> None:
             continue  # it ended with an earlier one, or starts when another item has ended
         machine.enqueue(scope, [scope.program.ids[name]])
         machine.enter_queued()
+
+
+def send_back(machine: Machine, decision: Decided, steps: list[str]) -> None:
+    """Make the decision of a person available where the steps run again, as `rejection`."""
+    around = address_of(steps[0])[0].rpartition("/")[0] if steps else ""
+    scope = machine.scope_inside(around)
+    if scope is None:
+        return
+    before = scope.scope.variables.get("rejection") or {}
+    scope.scope.variables = {
+        **scope.scope.variables,
+        "rejection": {
+            "comment": decision.comment,
+            "by": decision.by.name,
+            "gate": decision.address.rpartition("/")[2],
+            "step": address_of(steps[0])[0].rpartition("/")[2],
+            "count": before.get("count", 0) + 1,
+        },
+    }
+    scope.names = {**scope.names, "rejection": scope.scope.variables["rejection"]}
 
 
 def slot_freed(machine: Machine, event: SlotFreed) -> None:
@@ -750,6 +847,9 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
     Reopened: reopened,
     SlotFreed: slot_freed,
     StateUpdated: state_updated,
+    Decided: decided_by_person,
+    Refused: refused,
+    BudgetRaised: raise_budget,
     Marked: marked,
     ContextFull: context_full,
     Parked: parked,
@@ -780,6 +880,21 @@ def expect_question(machine: Machine, event: Answered) -> None:
         raise NotExpected(f"'{event.address}' was asked again")
     if frame.deadline is not None and event.at > frame.deadline:
         raise NotExpected(f"the question at '{event.address}' has timed out")
+
+
+def expect_gate(machine: Machine, event: Decided) -> None:
+    frame = machine.state.frames.get(event.address)
+    if frame is None or frame.kind != "gate":
+        raise NotExpected(f"no gate waits at '{event.address}'")
+    if event.attempt and event.attempt != frame.attempt:
+        raise NotExpected(f"the gate '{event.address}' was reached again since: decide on what it shows now")
+    if frame.deadline is not None and event.at > frame.deadline:
+        raise NotExpected(f"the gate '{event.address}' has timed out")
+
+
+def expect_budget(machine: Machine, event: BudgetRaised) -> None:
+    if not machine.has_budgets:
+        raise NotExpected(f"the run {machine.state.run_id} has no budget")
 
 
 def expect_item(machine: Machine, event: SlotFreed) -> None:
@@ -819,6 +934,9 @@ EXPECTED: dict[type[Any], Callable[[Machine, Any], None]] = {
     Reopened: expect_position,
     StateUpdated: expect_state,
     Resumed: expect_parked,
+    Decided: expect_gate,
+    BudgetRaised: expect_budget,
+    Refused: always_accepted,
     Marked: always_accepted,
     ContextFull: always_accepted,
     Parked: always_accepted,

@@ -297,11 +297,19 @@ class Secrets:
 _SECRETS = Secrets()
 
 
+def rejection_in(scope: Scope) -> Value:
+    """`rejection`: why a person sent a step back; the same fields without text before that."""
+    return scope.variables.get("rejection", {"comment": "", "by": "", "gate": "", "step": "", "count": 0})
+
+
 def names_in(scope: Scope, run_id: str, program_of: ProgramOf) -> dict[str, Any]:
     """The names that expressions of this scope start from; a sequence adds its state."""
-    if isinstance(program_of(scope.workflow).plan.body, Steps):
-        return {"inputs": scope.inputs, "secrets": _SECRETS, **scope.variables}
+    program = program_of(scope.workflow)
+    rejection = {"rejection": rejection_in(scope)} if program.has_push_back else {}
+    if isinstance(program.plan.body, Steps):
+        return {"inputs": scope.inputs, "secrets": _SECRETS, **scope.variables, **rejection}
     return {
+        **rejection,
         "inputs": scope.inputs,
         "metadata": {
             "workflow_name": scope.workflow,

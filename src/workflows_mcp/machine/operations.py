@@ -16,10 +16,11 @@ from typing import Any
 
 from workflows_mcp.errors import InvalidInputs
 from workflows_mcp.expressions import Code
+from workflows_mcp.machine.budgets import charge, must_confirm
 from workflows_mcp.machine.changes import WrongChange, path_text
 from workflows_mcp.machine.commands import Command, LoadPlan, RunStep, SetTimer, address_of, key_of
 from workflows_mcp.machine.core import Core, OpenScope, Purpose
-from workflows_mcp.machine.events import Forked, Interrupted, StepEnd
+from workflows_mcp.machine.events import Forked, Interrupted, StepReport
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance
 from workflows_mcp.machine.reactive import OpenReactive, task_variables
@@ -31,7 +32,8 @@ from workflows_mcp.machine.sequence import (
     enter_while,
     state_too_large,
 )
-from workflows_mcp.machine.state import Fault, Frame, Message, Record, Scope
+from workflows_mcp.machine.state import Fault, Frame, FrameKind, Message, Record, Scope
+from workflows_mcp.machine.verify import begin_attempt, check_command, interrupted_check
 from workflows_mcp.plan import (
     ASKS_THE_USER,
     Branch,
@@ -63,7 +65,7 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Send a step to the engine, or ask the agent to perform it."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
-    by_agent = node.do.by == "agent"
+    by_agent, by_person = node.do.by == "agent", node.do.by == "human"
     if by_agent and machine.sequences and machine.questions >= machine.limits.pending_actions:
         message = (
             f"{machine.questions} actions wait for agents already; the limit is"
@@ -77,17 +79,20 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         message, hint = question_in_task(f"step '{node.id}'", task)
         machine.fail_with(scope, index, "prompt_in_task", message, hint)
         return
+    if by_agent and not charge(machine, scope, index, "agent_steps", at):
+        return
     record = scope.scope.records.get(node.id) or Record(started_at=at)
-    frame = Frame("agent" if by_agent else "step", at, scope.attempt(node.id, record))
+    kind: FrameKind = "agent" if by_agent else "gate" if by_person else "step"
+    frame = Frame(kind, at, scope.attempt(node.id, record))
     frame.event = machine.state.events
     command = step_command(scope, index, frame)
     timeout = scope.program.timeout(node.do.timeout, scope.names_for(index))
     scope.keep_for_later(index, record, command.code)
     machine.open_frame(command.address, frame, timeout, at)
-    advance(record, "asked" if by_agent else "started")
+    advance(record, "started" if kind == "step" else "asked")
     record.inputs = command.inputs
     scope.scope.records[node.id] = record
-    if not by_agent:
+    if kind == "step":
         machine.emit(command)
 
 
@@ -108,6 +113,8 @@ def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
 
     Repeated calls return the same command: the blocks that it reads have ended, and values from a state that
     others change are saved when the step starts."""
+    if frame.kind == "verify":
+        return check_command(scope, index, frame)
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     address = scope.prefix + node.id
@@ -136,6 +143,8 @@ def enter_call(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     name = to_text(program.evaluate(node.do.workflow, names))
     given = program.evaluate(node.do.inputs, names)
     variables: dict[str, Value] = {}
+    if isinstance(scope, OpenItems) and scope.agent and not charge(machine, scope, index, "sub_agents", at):
+        return
     if isinstance(scope, OpenItems) and node.do.of_item and name in machine.plans:
         variables = scope.variables(index)
         called = machine.plan_named(name)
@@ -206,6 +215,8 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         where = each.items.at
         machine.fail_with(scope, index, "for_each_items", message, path=where)
         return
+    if each.agent and must_confirm(machine, scope, index, at, len(items)):
+        return
     at_once = len(items) if limit is None else min(limit, len(items))
     if isinstance(scope, OpenSequence) and at_once > machine.limits.parallel_children:
         message = (
@@ -227,7 +238,8 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     if isinstance(scope, OpenSequence):
         inside.items = list(items.values()) if isinstance(items, dict) else list(items)
     inside.prompt = "" if each.prompt is None else to_text(program.evaluate(each.prompt, names))
-    record = scope.scope.records[node.id] = Record(started_at=at, scope=inside)
+    before = scope.scope.records.get(node.id) or Record()
+    record = scope.scope.records[node.id] = Record(started_at=at, scope=inside, confirmed=before.confirmed)
     advance(record, "started")
     address = scope.prefix + node.id
     machine.open_frame(address, Frame("each", at, agent=node.for_each.agent), None, at)
@@ -386,6 +398,7 @@ def schedule_retry(
     node = scope.program.nodes[index]
     address = scope.prefix + node.id
     record.attempts += 1
+    begin_attempt(record)
     advance(record, "retried")
     record.outcome, record.message, record.outputs = "n/a", message, outputs
     frame = Frame("retry", at, scope.attempt(node.id, record), deadline=at + seconds)
@@ -426,7 +439,7 @@ def restart_timer(
     machine: Core, address: str, frame: Frame, at: float, *, steps_restart: bool = True
 ) -> None:
     """Let the time of an operation start now."""
-    restarts = steps_restart and frame.kind in ("step", "agent")
+    restarts = steps_restart and frame.kind in ("step", "agent", "gate", "verify")
     if frame.deadline is None and not restarts:
         return
     later = at - frame.since
@@ -442,14 +455,17 @@ def interrupted(machine: Core, event: Interrupted) -> None:
     """Repeat a step that was interrupted, fail it, or ask the agent."""
     address, attempt = address_of(event.key)
     frame = machine.state.frames.get(address)
-    if frame is None or frame.kind != "step" or frame.attempt != attempt:
+    if frame is None or not frame.on_server or frame.attempt != attempt:
         return
     scope, index = machine.locate(address)
-    rule = scope.program.nodes[index].on_interrupt
+    rule = scope.program.nodes[index].on_interrupt if frame.kind == "step" else "repeat"
     frame.interruptions += 1
     if rule == "repeat" and frame.interruptions < machine.limits.step_interruptions:
         for command in repeated(scope, index, frame, event.key, event.at):
             machine.emit(command)
+        return
+    if frame.kind == "verify":
+        interrupted_check(machine, scope, index, frame, event.at)
         return
     machine.close_frame(address, "interrupted")
     if rule == "fail":
@@ -468,7 +484,7 @@ def repeated(scope: OpenScope, index: int, frame: Frame, key: str, at: float) ->
     return [*timer, step_command(scope, index, frame)]
 
 
-def decided(machine: Core, scope: OpenScope, index: int, event: StepEnd) -> None:
+def decided(machine: Core, scope: OpenScope, index: int, event: StepReport) -> None:
     """Apply the decision of the agent about a step that was interrupted."""
     decision = event.outputs.get("decision")
     if decision == "repeat":

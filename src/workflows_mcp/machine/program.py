@@ -32,6 +32,7 @@ from workflows_mcp.plan import (
     WrongRetry,
     at_once,
     converted,
+    duration_seconds,
     language_of,
     parser_of,
     read_rule,
@@ -61,6 +62,7 @@ class Program:
             at = (CONTEXT_FULL,)
             handler = Call(Expr(plan.on_context_full, at))
             self.nodes = (*self.nodes, Node(CONTEXT_FULL, handler, at, on_failure="continue"))
+        self.has_push_back = plan.has_push_back
         self.ids = {node.id: index for index, node in enumerate(self.nodes)}
         self.dependents: list[list[int]] = [[] for _ in self.nodes]
         for index, node in enumerate(self.nodes):
@@ -114,7 +116,7 @@ class Program:
         if expr is None or value is None:
             return None
         try:
-            seconds = float(value)
+            seconds = float(duration_seconds(value))
         except (TypeError, ValueError, OverflowError):
             seconds = 0.0
         if isinstance(value, bool) or not 0 < seconds <= MOST_SECONDS:

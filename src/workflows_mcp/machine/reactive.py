@@ -18,7 +18,7 @@ from workflows_mcp.machine.changes import Path, WrongChange, changed, value_at
 from workflows_mcp.machine.core import Core, Purpose
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance
-from workflows_mcp.machine.names import Names, iso
+from workflows_mcp.machine.names import Names, iso, rejection_in
 from workflows_mcp.machine.program import EvaluationError, Program, given_by, program_of
 from workflows_mcp.machine.reactive_state import Changes, ReactiveState
 from workflows_mcp.machine.rules import ScopeResult, failed, handler_of
@@ -81,8 +81,13 @@ class OpenReactive(OpenSequence):
         known, variables = self.program.plan.known, self._variables(node)
         return Names(self.reactive, self.scope.inputs, variables, hidden, self._included, known)
 
+    def names_with_result(self, index: int, result: Value) -> Names:
+        return self.names_for(index).with_variables({"result": result})
+
     def _variables(self, node: Node) -> dict[str, Value]:
         variables = dict(self.scope.variables)
+        if self.program.has_push_back:
+            variables["rejection"] = rejection_in(self.scope)
         for head in node.loops:
             do, loop = self.program.nodes[head].do, self.scope.loops.get(self.program.nodes[head].id)
             if loop is None:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from workflows_mcp.machine.core import OpenScope, attempt_in
 from workflows_mcp.machine.events import Event, Forked, Reopened, SlotFreed, StateUpdated
-from workflows_mcp.machine.machine import Machine, replayed
+from workflows_mcp.machine.machine import Machine, replayed, send_back
 from workflows_mcp.machine.rules import failed, fails_the_workflow
 from workflows_mcp.machine.sequence import ends_with
 from workflows_mcp.machine.state import TERMINAL, Record, RunState, Scope, address_of, key_of, record_at
@@ -215,6 +215,8 @@ class _Skipping(Machine):
         """Enter the steps that are not to be skipped any more."""
         self.state.changed_at = event.at
         _copy_rounds(event.state.root, self.state.root)
+        if event.decision is not None:
+            send_back(self, event.decision, event.steps)
         for key in [key for key in self.skipped if key not in self.keys]:
             scope = self._forget(key)
             self.enqueue(scope, [scope.program.ids[_name_in(key)]])

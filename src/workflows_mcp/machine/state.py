@@ -126,11 +126,6 @@ class Submitted(msgspec.Struct, omit_defaults=True):
     message: str | None = None
     failures: list[str] = []
     """What has to be fixed, as far as it is known."""
-    deadline: float | None = None
-    """When the time of the step ends."""
-    timeout: float | None = None
-    headless: bool = False
-    """A command performed the step, and not an agent that asks for its steps."""
 
 
 class Record(msgspec.Struct, omit_defaults=True):
@@ -265,6 +260,11 @@ class Frame(msgspec.Struct, omit_defaults=True):
     """Which check of the step runs."""
     budget: str = ""
     """What is used up, and of which budget: `agent_steps`, or `agent_steps of review`."""
+
+    @property
+    def on_server(self) -> bool:
+        """Whether the server runs something that may have to be stopped."""
+        return self.kind in ("step", "verify")
 
     def seconds(self, now: float) -> float:
         """How long it has been under way, without the time for which the run was parked."""

@@ -93,6 +93,19 @@ from workflows_mcp.plan.references import (
     secrets_in,
     watched_blocks,
 )
+from workflows_mcp.plan.result_schema import (
+    example as example_result,
+)
+from workflows_mcp.plan.result_schema import (
+    is_object,
+    outputs_of,
+    properties_of,
+    result_outputs,
+    schema_problems,
+)
+from workflows_mcp.plan.result_schema import (
+    violations as result_violations,
+)
 from workflows_mcp.plan.retry import (
     MOST_ATTEMPTS,
     RETRY_ON,
@@ -100,6 +113,8 @@ from workflows_mcp.plan.retry import (
     Rule,
     WrongRetry,
     as_mapping,
+    duration_seconds,
+    is_duration,
     read_rule,
     retry_delay,
 )
@@ -181,7 +196,9 @@ __all__ = [
     "cycles",
     "decode_bundle",
     "decoder",
+    "duration_seconds",
     "encode_bundle",
+    "example_result",
     "execution_waves",
     "expr_at",
     "fails_on_purpose",
@@ -189,20 +206,27 @@ __all__ = [
     "fixed_name",
     "input_schema",
     "inputs_of_item",
+    "is_duration",
     "is_dynamic",
+    "is_object",
     "item_node",
     "keys_of",
     "kind_of_operation",
     "language_of",
     "name_of_item",
     "names_of_items",
+    "outputs_of",
     "parser_of",
     "place_of_call",
+    "properties_of",
     "question_in_task",
     "read_rule",
     "renamed",
+    "result_outputs",
+    "result_violations",
     "retry_delay",
     "schema_of",
+    "schema_problems",
     "secrets_in",
     "tolerated_by",
     "topological",

@@ -47,6 +47,10 @@ BLOCK_METADATA = frozenset(
     ]
 )
 
+REJECTION = ("comment", "by", "gate", "step", "count")
+
+"""What a step that a person has sent back can read of that."""
+
 CALL_FACTS = ("success", "workflow", "execution_time_ms", "total_blocks", "execution_waves")
 
 """The outputs of a call besides those of the workflow that it calls."""
@@ -157,6 +161,8 @@ class _Checker:
             return _among(rest, RUN_METADATA, "the metadata of a run has no", "fields")
         if root == "blocks":
             return self._in_blocks(self.plan, self.opaque, tuple(rest))
+        if root == "rejection" and self.plan.has_push_back:
+            return _among(rest, frozenset(REJECTION), "a rejection has no", "fields")
         hint = did_you_mean(str(root), (*ROOTS, "each"), what="a reference starts with one of")
         if root in self.index:
             hint = f"write ${{blocks.{root}.…}}: a reference starts with one of: {', '.join(ROOTS)}"
@@ -213,8 +219,9 @@ def _secret(use: Use, reader: Node | None) -> tuple[str, str] | None:
     part, *further = use.path[len(reader.at) :]
     if part != "inputs":
         return f"a secret cannot be part of '{part}'", hint
-    if isinstance(reader.do, Do) and reader.do.by == "agent":
-        return "a secret cannot be shown to an agent", hint
+    if isinstance(reader.do, Do) and reader.do.by != "server":
+        shown_to = "an agent" if reader.do.by == "agent" else "a person"
+        return f"a secret cannot be shown to {shown_to}", hint
     if isinstance(reader.do, Call) and further[:1] == ["workflow"]:
         return "a secret cannot be the name of a workflow", hint
     return None

@@ -658,4 +658,4 @@ def item_node(node: Node, name: str) -> Node:
     """The node of one item."""
     assert node.for_each is not None
     condition = node.for_each.condition
-    return msgspec.structs.replace(node, id=name, needs=(), for_each=None, condition=condition)
+    return msgspec.structs.replace(node, id=name, needs=(), for_each=None, condition=condition, budget=None)

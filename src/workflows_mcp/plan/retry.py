@@ -10,6 +10,7 @@ their values. Pure: chance comes from a hash of what is tried, so a run that is 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -28,6 +29,25 @@ NEVER = frozenset(
 )  # fmt: skip
 """Codes of failures that the next try cannot change; only `on: [any]` tries them again."""
 MOST_ATTEMPTS = 1000
+
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"\s*(?:\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)\s*)+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+
+
+def is_duration(given: Value) -> bool:
+    """Whether a value is a time with units, such as `30m`."""
+    return isinstance(given, str) and _DURATION.fullmatch(given) is not None
+
+
+def duration_seconds(given: Value) -> float:
+    """Seconds of a number, or of text such as `90`, `30m`, `1h 30m`. Raises ValueError."""
+    if isinstance(given, str) and is_duration(given):
+        found = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(given))
+        return int(found) if found == int(found) else found
+    seconds: float = converted(given, "number")
+    return seconds
 
 
 class WrongRetry(ValueError):

@@ -35,6 +35,7 @@ from workflows_mcp.answers import (
     given_up_at,
     has_ended,
     last_contact,
+    open_decisions,
     pending_for,
     question_address,
     reader,
@@ -52,9 +53,10 @@ from workflows_mcp.answers import (
     written_state,
 )
 from workflows_mcp.engines import Engine
-from workflows_mcp.errors import NotExpected, Place, RequestError
+from workflows_mcp.errors import InvalidResult, NotExpected, Place, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Fault, Machine, RunState
+from workflows_mcp.machine import Event, Fault, Identity, Machine, RefusedWhat, RunState
+from workflows_mcp.runs.callers import caller
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.runs.progress import wait_with_progress
 from workflows_mcp.runs.submissions import Completion, Failure, StepFailure, Submission
@@ -76,12 +78,15 @@ class AgentProtocol:
         redacted: Callable[[Machine], Redact],
         place: Callable[[Machine, Fault], Place | None],
         redo: Callable[[RunState], Awaitable[RerunOptions | None]],
+        refused: Callable[[str, RefusedWhat, str], Awaitable[None]],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`redo` returns how a failed or cancelled run can continue."""
+        """`redo` returns how a failed or cancelled run can continue. `refused` records an attempt to do
+        something else than the run asks for."""
         self._engine = engine
         self._histories = histories
         self._redo = redo
+        self._refused = refused
         self._registry = registry
         self._limits = limits
         self._redacted = redacted
@@ -95,15 +100,17 @@ class AgentProtocol:
         *,
         at_work: bool = False,
         alone: bool = False,
+        patient: bool = False,
         with_checkpoints: bool = False,
     ) -> Answer:
         """Return the answer as soon as its agent has something to do, or it has ended.
 
         `at_work` includes tasks that sub-agents are working on. `alone`: the agent has no sub-agents.
-        `with_checkpoints` names the checkpoint of each question.
+        `patient`: wait for the decisions of people too. `with_checkpoints` names the checkpoint of each
+        question.
         """
         try:
-            view = await self.view(workflow_id, wait_seconds, alone=alone)
+            view = await self.view(workflow_id, wait_seconds, alone=alone, patient=patient)
         except RequestError as error:
             return answer_when_over(workflow_id, error, self._limits)
         if with_checkpoints and view.pending.questions:
@@ -127,7 +134,7 @@ class AgentProtocol:
             await self.heartbeat(workflow_id)
         except RequestError as error:
             return answer_when_over(workflow_id, error, self._limits)
-        return await self.answer(workflow_id, wait_seconds, at_work=at_work)
+        return await self.answer(workflow_id, wait_seconds, at_work=at_work, patient=True)
 
     async def submit(
         self,
@@ -148,10 +155,14 @@ class AgentProtocol:
             answer_when_over(workflow_id, error, self._limits)  # of an earlier round: the answer says so
             return
         submission = await self._submission(workflow_id, result, step_id)
+        by = caller()
         try:
             await self._engine.send(
-                run_id, lambda machine, now: _for_current_attempt(submission, machine, workflow_id, now)
+                run_id, lambda machine, now: _for_current_attempt(submission, machine, workflow_id, now, by)
             )
+        except InvalidResult as refusal:
+            await self._refused(workflow_id, "result", f"{step_id or 'a result'}: {refusal.message}")
+            raise
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
             target = target_of(machine, workflow_id)
@@ -159,6 +170,9 @@ class AgentProtocol:
             view = self._view_of(machine, target, NEVER_SEEN)
             if submission.is_harmless(view) or token in machine.state.answer_tokens:
                 return
+            gate = any(it.step_id.partition("@")[0] == step_id for it in open_decisions(view, self._registry))
+            what: RefusedWhat = "gate" if gate else "step"
+            await self._refused(workflow_id, what, refusal.message)
             now = self._answer_about(view)
             raise (explain_refusal or _with_current_action)(refusal, now) from None
 
@@ -221,14 +235,16 @@ class AgentProtocol:
         except RequestError:
             return workflow_id
 
-    async def view(self, workflow_id: str, wait_seconds: float = 0.0, *, alone: bool = False) -> RunView:
+    async def view(
+        self, workflow_id: str, wait_seconds: float = 0.0, *, alone: bool = False, patient: bool = False
+    ) -> RunView:
         run_id = run_of(workflow_id)
         target = whole_run(run_id)
         if workflow_id != run_id:
             target = target_of(await self._engine.view(run_id), workflow_id)
         last_seen = await self._engine.last_seen(run_id)
         seconds = min(max(wait_seconds, 0.0), self._limits.wait_seconds)
-        ready = self._ready(target, last_seen, alone)
+        ready = self._ready(target, last_seen, alone, patient)
         machine = await wait_with_progress(self._engine, run_id, ready, seconds, target=target, now=self._now)
         if any(frame.agent for frame in machine.state.frames.values()):
             last_seen = await self._engine.last_seen(run_id)  # heartbeats may have come while we waited
@@ -245,8 +261,12 @@ class AgentProtocol:
             machine, now=self._now(), target=target, last_seen=last_seen, limits=self._limits, alone=alone
         )
 
-    def _ready(self, target: Target, last_seen: LastSeen, alone: bool) -> Callable[[RunState], bool]:
-        """Return the condition to wait for: its agent has something to do, or it has ended."""
+    def _ready(
+        self, target: Target, last_seen: LastSeen, alone: bool, patient: bool
+    ) -> Callable[[RunState], bool]:
+        """Return the condition to wait for: its agent has something to do, or it has ended.
+
+        Unless the caller is `patient`, also that only people can continue it."""
         silence_limit = self._limits.action_lease_seconds
 
         def ready(state: RunState) -> bool:
@@ -255,6 +275,8 @@ class AgentProtocol:
                 or state.parked is not None
                 or (not target.is_run and task_of(state, target.address).id != target.id)
             ):
+                return True
+            if not patient and _only_people_can_continue(state, target):
                 return True
             return pending_for(
                 state, target, last_seen, now=self._now(), silence_limit=silence_limit, alone=alone
@@ -294,6 +316,12 @@ class AgentProtocol:
         return await self.answer(around.id)
 
 
+def _only_people_can_continue(state: RunState, target: Target) -> bool:
+    """Whether all that is under way waits for decisions of people."""
+    kinds = {frame.kind for address, frame in state.frames.items() if target.covers(address)}
+    return bool(kinds & {"gate", "budget"}) and kinds <= {"gate", "budget", "call", "each"}
+
+
 def _with_current_action(refusal: NotExpected, now: Answer) -> NotExpected:
     """Add what is asked now; the caller may be a sub-agent, so tasks to delegate are left out."""
     asked = next((it for it in now.actions if it.delegated is None), None)
@@ -304,7 +332,9 @@ def _with_current_action(refusal: NotExpected, now: Answer) -> NotExpected:
     return NotExpected(refusal.message, hint=f"{refusal.hint}\n{hint}" if refusal.hint else hint)
 
 
-def _for_current_attempt(submission: Submission, machine: Machine, workflow_id: str, now: float) -> Event:
+def _for_current_attempt(
+    submission: Submission, machine: Machine, workflow_id: str, now: float, by: Identity | None
+) -> Event:
     """Bind an answer to the current attempt of its step.
 
     Otherwise an answer that reaches the driving process late could count for a later attempt.
@@ -314,7 +344,7 @@ def _for_current_attempt(submission: Submission, machine: Machine, workflow_id: 
     if frame is None:
         return event
     token = submission.token(machine, workflow_id)
-    return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
+    return msgspec.structs.replace(event, attempt=frame.attempt, token=token, by=by)
 
 
 def _refuse_retry(state: RunState, task: Target) -> None:

@@ -162,7 +162,7 @@ def needs_attention(state: RunState) -> bool:
 
 
 def asks(state: RunState) -> bool:
-    return any(frame.kind == "agent" for frame in state.frames.values())
+    return any(frame.kind in ("agent", "gate", "budget") for frame in state.frames.values())
 
 
 def has_stopped(state: RunState) -> bool:

@@ -40,7 +40,7 @@ from workflows_mcp.engines import Engine, Line, LiveOutput, PermittedSteps, chec
 from workflows_mcp.errors import DefinitionError, InvalidInputs, NotExpected, Place, Problem, RequestError
 from workflows_mcp.library import BUILT_IN, Catalog, WorkflowSummary
 from workflows_mcp.limits import DEFAULT_WAIT, Limits
-from workflows_mcp.machine import Fault, Machine, events, iso
+from workflows_mcp.machine import Fault, Identity, Machine, events, iso
 from workflows_mcp.plan import Bundle, check_inputs
 from workflows_mcp.policy import (
     Killed,
@@ -53,8 +53,10 @@ from workflows_mcp.policy import (
     servers_of,
 )
 from workflows_mcp.runs.agent_protocol import AgentProtocol, ExplainRefusal
+from workflows_mcp.runs.callers import caller, calling_as
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.runs.conversations import Conversations
+from workflows_mcp.runs.decisions import Decisions
 from workflows_mcp.runs.definitions import Definitions
 from workflows_mcp.runs.inspection import (
     Debugger,
@@ -66,7 +68,7 @@ from workflows_mcp.runs.redo import CheckpointResume, ConversationResume, Reruns
 from workflows_mcp.runs.user_questions import Elicitation
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps import StepRegistry, default_registry
-from workflows_mcp.values import LEFT_OUT, Value, beginning, to_json, unfit
+from workflows_mcp.values import LEFT_OUT, Value, beginning, to_json, to_text, unfit
 
 __all__ = ["CommandRunner", "Line", "Service", "WorkflowSummary", "read_yaml"]
 
@@ -101,9 +103,12 @@ class Service:
         self._askable = PermittedSteps(registry, self._policy)
         self._histories = Histories(engine, self._askable, settings.limits)
         self._reruns = Reruns(engine)
+        self.decisions = Decisions(
+            engine, self._askable, settings.approvers, redacted=self._redacted, now=now
+        )
         self._agents = AgentProtocol(
             engine, self._histories, self._askable, settings.limits, redacted=self._redacted, place=_place,
-            now=now, redo=self._reruns.options,
+            now=now, redo=self._reruns.options, refused=self.decisions.refused,
         )  # fmt: skip
         self._checkpoint_resume = CheckpointResume(
             engine, self._histories, self._askable, submit=self._agents.submit, redacted=self._redacted
@@ -277,8 +282,41 @@ class Service:
     ) -> Answer:
         """Return the status. `alone`: the caller has no sub-agents and gets the questions of all tasks."""
         return await self._agents.answer(
-            workflow_id, wait_seconds, alone=alone, at_work=at_work, with_checkpoints=with_checkpoints
+            workflow_id,
+            wait_seconds,
+            alone=alone,
+            at_work=at_work,
+            patient=True,
+            with_checkpoints=with_checkpoints,
         )
+
+    async def decide(
+        self,
+        workflow_id: str,
+        choice: str,
+        *,
+        by: Identity,
+        step_id: str | None = None,
+        comment: str = "",
+        wait_seconds: float = DEFAULT_WAIT,
+    ) -> Answer:
+        """Take the decision of a person at a gate. No tool of an agent calls this."""
+        workflow_id = await self._agents.full_id(workflow_id)
+        await self.decisions.decide(workflow_id, step_id, choice, by=by, comment=comment)
+        return await self._agents.answer(workflow_id, wait_seconds)
+
+    async def answer_form(
+        self, run_id: str, step_id: str, content: dict[str, Value], *, by: Identity
+    ) -> None:
+        """Take what a person has filled in for a question or a gate."""
+        machine = await self._engine.view(run_id)
+        frame = machine.state.frames.get(step_id.partition("@")[0])
+        if frame is not None and frame.kind in ("gate", "budget"):
+            choice, comment = to_text(content.get("decision")), to_text(content.get("comment") or "")
+            await self.decisions.decide(run_id, step_id, choice, by=by, comment=comment)
+            return
+        with calling_as(by):
+            await self.submit(run_id, content, step_id=step_id, wait_seconds=0)
 
     async def cancel(self, run_id: str, *, reason: str = "") -> Answer:
         """Cancel a run and everything in it. Cancelling twice is harmless."""
@@ -288,8 +326,10 @@ class Service:
                 hint=f"to cancel the whole run, cancel '{run_of(run_id)}'",
             )
         try:
+            by = caller()
             await self._engine.send(
-                run_id, lambda machine, now: events.CancelRequested(now, self._redacted(machine)(reason))
+                run_id,
+                lambda machine, now: events.CancelRequested(now, self._redacted(machine)(reason), by=by),
             )
         except NotExpected:
             machine = await self._engine.view(run_id)

@@ -22,6 +22,7 @@ from workflows_mcp.answers import (
     failed_outputs,
     is_harmless,
     question_address,
+    reported_tokens,
 )
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.machine import Answered, Machine
@@ -77,7 +78,8 @@ class Submission:
     def _checked(self, view: RunView, now: float, result: Any) -> Answered:
         clean = self.redacted(view.machine)
         address, found = check_result(view, self.registry, self.step_id, result, clean)
-        return Answered(now, address, found.outputs, found.ok, found.message)
+        tokens = reported_tokens(result)
+        return Answered(now, address, found.outputs, found.ok, found.message, tokens=tokens)
 
     def _asked(self, view: RunView) -> Visited:
         visited = view.block_at(question_address(view, self.step_id))

@@ -23,6 +23,8 @@ setting in a file that could widen what workflows may do is ignored until the us
                                declare: enforce (refuse) or warn
     WORKFLOWS_ELICITATION      whose prompts the user is asked        [elicitation]
                                directly: workflow, always, never
+    WORKFLOWS_APPROVERS        who may decide at gates: groups and    [approvers] name = […]
+                               the people in each, as JSON
     WORKFLOWS_WORKFLOW_TOOLS   workflows that are served as tools:    [workflow_tools]
                                names, patterns, tag:NAME, by comma
     WORKFLOWS_ENGINE           where runs are stored: embedded,       [engine]
@@ -119,6 +121,8 @@ class Settings:
     state_access: str = "enforce"
     """The default for stateful workflows that do not set it."""
     elicitation: str = ELICITATION[0]
+    approvers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Who may decide at gates: groups, and the people in each."""
     workflow_tools: tuple[str, ...] = ()
     """The workflows that are served as tools: names, patterns of names, or `tag:` and a tag."""
     log_level: str = "WARNING"
@@ -455,6 +459,11 @@ def _tables(key: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def _groups(key: str, value: Any) -> dict[str, tuple[str, ...]]:
+    """Read groups of people by name, or JSON text of them."""
+    return {name: read_names(f"{key}.{name}", people) for name, people in _tables(key, value).items()}
+
+
 def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
     def read(key: str, value: Any) -> str:
         word = str(value).strip().lower()
@@ -497,6 +506,7 @@ _READERS: dict[str, Any] = {
     "mcp_servers": _tables,
     "state_access": _one_of(STATE_ACCESS),
     "elicitation": _one_of(ELICITATION),
+    "approvers": _groups,
     "workflow_tools": read_names,
     "engine": _one_of(ENGINES),
     "log_level": lambda key, value: _one_of(_LOG_LEVELS)(key, value).upper(),

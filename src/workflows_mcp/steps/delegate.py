@@ -53,7 +53,9 @@ class Delegate(Step):
     """Gives an agent a task in words, and returns its answer."""
 
     name = "Delegate"
-    dialect_names: ClassVar[Mapping[str, str]] = {"stateful": "delegate"}
+    dialect_names: ClassVar[Mapping[str, str]] = {
+        "graph": "Delegate", "stateful": "delegate", "reactive": "delegate",
+    }  # fmt: skip
     performer: ClassVar[Performer] = "agent"
     Inputs = DelegateInputs
     Outputs = DelegateOutputs

@@ -25,14 +25,15 @@ logger = logging.getLogger(__name__)
 
 GROUP = "workflows_mcp.steps"
 GRAPH = "graph"
-ALIASES = {"Workflow": "ExecuteWorkflow"}
+ALIASES = {"Workflow": "ExecuteWorkflow", "gate": "Gate"}
 """Other names of our own types, known without importing their classes."""
 DIALECT_NAMES: dict[str, Mapping[str, str]] = {
     "AgentShell": {"reactive": "agent_shell_command"},
     "ApplyHints": {"reactive": "apply_hints"},
-    "Delegate": {"stateful": "delegate"},
+    "Delegate": {"graph": "Delegate", "stateful": "delegate", "reactive": "delegate"},
     "ExecuteWorkflow": {"graph": "ExecuteWorkflow"},
     "Fail": {"graph": "Fail", "stateful": "fail", "reactive": "fail"},
+    "Gate": {"graph": "Gate", "stateful": "gate", "reactive": "gate"},
     "MCPCall": {"stateful": "mcp_call", "reactive": "mcp_call"},
     "Prompt": {"graph": "Prompt"},
     "Shell": {"graph": "Shell", "stateful": "shell", "reactive": "shell_command"},
