@@ -27,6 +27,8 @@ from workflows_mcp.answers.history import (
 )
 from workflows_mcp.answers.previews import Cut, Reader, cut, note, reader, shortened, within
 from workflows_mcp.answers.progress import progress_of
+from workflows_mcp.answers.report import Report, report_of
+from workflows_mcp.answers.report_text import FORMATS, Format, as_json, render
 from workflows_mcp.answers.results import (
     Redact,
     already_answered,
@@ -79,6 +81,7 @@ from workflows_mcp.answers.trace import (
 from workflows_mcp.answers.why import clock, why
 
 __all__ = [
+    "FORMATS",
     "MORE",
     "NEVER_SEEN",
     "STOP",
@@ -90,12 +93,14 @@ __all__ = [
     "Delegated",
     "Dependencies",
     "FormOutcome",
+    "Format",
     "History",
     "LastSeen",
     "OpenDecision",
     "Outcome",
     "Reader",
     "Redact",
+    "Report",
     "RerunOptions",
     "RunDetails",
     "RunView",
@@ -108,6 +113,7 @@ __all__ = [
     "already_answered",
     "answer_about",
     "answer_when_over",
+    "as_json",
     "blocks_in",
     "brief_of",
     "check_field",
@@ -141,7 +147,9 @@ __all__ = [
     "question_id",
     "read_updates",
     "reader",
+    "render",
     "replayed",
+    "report_of",
     "reported_tokens",
     "retry_note",
     "run_of",

@@ -57,7 +57,7 @@ from workflows_mcp.machine import (
     path_text,
     record_at,
 )
-from workflows_mcp.plan import Bundle, Call, Do, Node, bundle_key, fixed_name, kind_of_operation
+from workflows_mcp.plan import REJECTED, Bundle, Call, Do, Node, bundle_key, fixed_name, kind_of_operation
 from workflows_mcp.values import Value, to_json
 
 _RESULT_CHARS = 500
@@ -156,7 +156,7 @@ class Decision(msgspec.Struct, omit_defaults=True):
     """The steps that it sent back, with what depends on them."""
 
 
-class StepReport(msgspec.Struct, omit_defaults=True):
+class ReportedStep(msgspec.Struct, omit_defaults=True):
     """A step in one round, with all its attempts."""
 
     number: int
@@ -169,7 +169,7 @@ class StepReport(msgspec.Struct, omit_defaults=True):
     started_at: float
     ended_at: float | None = None
     status: str = "under way"
-    """under way, completed, failed, skipped, stopped."""
+    """`under way`, `completed`, `failed`, `skipped` or `stopped`."""
     outcome: str = ""
     message: str = ""
     is_gate: bool = False
@@ -196,7 +196,8 @@ class StepReport(msgspec.Struct, omit_defaults=True):
 
 NoteKind = Literal[
     "forked", "reopened", "sent_back", "refused", "budget_raised", "state_updated", "interrupted",
-    "timed_out", "parked", "resumed", "context_full", "marked", "cancelled", "expressions_stopped", "workflow_loaded",
+    "timed_out", "parked", "resumed", "context_full", "marked", "cancelled", "expressions_stopped",
+    "workflow_loaded",
 ]  # fmt: skip
 
 
@@ -251,7 +252,7 @@ class Deviation(msgspec.Struct, omit_defaults=True):
 class Report(msgspec.Struct):
     run: RunFacts
     totals: Totals
-    steps: list[StepReport]
+    steps: list[ReportedStep]
     """In the order in which they began."""
     decisions: list[Decision]
     notes: list[Note]
@@ -266,7 +267,7 @@ class Report(msgspec.Struct):
 class _Open:
     """A step that is under way."""
 
-    def __init__(self, step: StepReport, node: Node) -> None:
+    def __init__(self, step: ReportedStep, node: Node) -> None:
         self.step = step
         self.node = node
         self.attempt: Attempt | None = None
@@ -281,13 +282,13 @@ class _Recorder(Machine):
 
     def __init__(self, bundle: Bundle, redact: Redact) -> None:
         super().__init__(bundle)
-        self.steps: list[StepReport] = []
+        self.steps: list[ReportedStep] = []
         self.notes: list[Note] = []
         self.decisions: list[Decision] = []
         self.totals = Totals()
         self._redact = redact
         self._under_way: dict[str, _Open] = {}
-        self._last: dict[str, StepReport] = {}
+        self._last: dict[str, ReportedStep] = {}
         """The last round of each step, by address."""
         self._rejected: dict[str, int] = {}
         """How many results of a step were rejected so far, by address."""
@@ -361,6 +362,8 @@ class _Recorder(Machine):
         address = scope.prefix + node.id
         before = scope.scope.records.get(node.id)
         opened = self._under_way.get(address) or self._begin_step(scope, index)
+        if before is not None:
+            self._see_rejections(self.state.events, self._event, address, before)
         super().end(scope, index, at, status, *more, **named)
         record = before or scope.scope.records.get(node.id)
         if record is None:
@@ -370,6 +373,7 @@ class _Recorder(Machine):
             how = "error" if status == "failed" else "failure"
             text = record.message or (fault.message if fault is not None else "")
             self._end_attempt(opened, at, how, text, record.outputs)
+            self._rejected[address] = record.rejections
             return
         self._end_step(address, opened, at, record, scope)
 
@@ -402,7 +406,7 @@ class _Recorder(Machine):
     def _begin_step(self, scope: OpenScope, index: int) -> _Open:
         node = scope.program.nodes[index]
         address, visits = scope.prefix + node.id, scope.scope.visits.get(node.id, 1)
-        step = StepReport(
+        step = ReportedStep(
             len(self.steps) + 1,
             f"{address}@{visits}" if visits > 1 else address,
             "for each" if node.for_each is not None else kind_of_operation(node.do),
@@ -424,7 +428,7 @@ class _Recorder(Machine):
         if frame.kind == "retry":
             return
         attempt = opened.attempt
-        if attempt is None or attempt.number != frame.attempt:
+        if attempt is None or (frame.kind != "verify" and attempt.number != frame.attempt):
             attempt = self._begin_attempt(opened, frame.attempt)
         if frame.kind not in ("verify", "budget"):
             do = opened.node.do
@@ -478,7 +482,6 @@ class _Recorder(Machine):
         step.checks = list(record.checks)
         if step.failed:
             step.tolerated_by = handler_of(scope.program.plan, opened.node, record) or ""
-        self._see_rejections(self.state.events, self._event, address, record)
         self._under_way.pop(address, None)
 
     def _stop_step(self, address: str, opened: _Open, at: float, reason: str) -> None:
@@ -486,6 +489,8 @@ class _Recorder(Machine):
         if opened.attempt is not None:
             opened.attempt.ended_at, opened.attempt.outcome, opened.attempt.message = at, "stopped", reason
         opened.step.ended_at, opened.step.status, opened.step.message = at, "stopped", reason
+        if opened.step.decision is not None:
+            opened.step.status, opened.step.message = "completed", "the gate sent steps back"
         self._under_way.pop(address, None)
 
     # Results that were rejected, and decisions
@@ -706,7 +711,7 @@ _NOTED: dict[NoteKind, DeviationKind] = {
 }
 
 
-def _deviations_of(step: StepReport, status: RunStatus) -> Iterator[Deviation]:
+def _deviations_of(step: ReportedStep, status: RunStatus) -> Iterator[Deviation]:
     def found(kind: DeviationKind, text: str, event: int = 0) -> Deviation:
         return Deviation(kind, text, step.step, event or step.event)
 
@@ -716,6 +721,8 @@ def _deviations_of(step: StepReport, status: RunStatus) -> Iterator[Deviation]:
         yield found("skipped_gate", f"nobody decided at the gate: {step.message or step.status}")
     if step.decision is not None and not step.decision.by.human:
         yield found("gate_not_by_a_person", f"{step.decision.by} decided", step.decision.event)
+    if step.decision is not None and step.decision.choice == REJECTED and step.outcome == "success":
+        yield found("tolerated_failure", f"{step.decision.by} rejected it, and the run continued")
     for rejection in step.rejections:
         yield found(
             "rejected_result", f"a result was rejected: {'; '.join(rejection.reasons)}", rejection.event
