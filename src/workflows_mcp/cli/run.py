@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workflows_mcp.answers import Answer
+from workflows_mcp.cli.decide import decide, is_person, person
 from workflows_mcp.cli.terminal import (
     INTERRUPTED,
     Terminal,
@@ -35,7 +36,15 @@ from workflows_mcp.cli.terminal import (
     read_text_file,
 )
 from workflows_mcp.errors import DefinitionError, InvalidInputs, InvalidResult, NotExpected, RequestError
-from workflows_mcp.runs import Line, Progress, ProgressTracker, Service, has_stopped, read_yaml
+from workflows_mcp.runs import (
+    Line,
+    Progress,
+    ProgressTracker,
+    Service,
+    calling_as,
+    has_stopped,
+    read_yaml,
+)
 from workflows_mcp.settings import Settings, load_settings
 from workflows_mcp.values import LEFT_OUT, Value, from_json, kind_of
 
@@ -137,6 +146,8 @@ def answer_command(options: argparse.Namespace) -> int:
             await service.resume_run(session.run_id, wait_seconds=0)
         current = await shown(service.status(session.run_id, alone=True))
         session.tracker = await _tracker_at_end(service, session.run_id)
+        if await _decides(session, service, options, current):
+            return None
         value = options.value
         if options.fail is not None:
             value = {"is_error": True, "error": options.fail}
@@ -158,6 +169,22 @@ def answer_command(options: argparse.Namespace) -> int:
         return None
 
     return follow_run(options, begin)
+
+
+async def _decides(
+    session: Session, service: Service, options: argparse.Namespace, current: dict[str, Any]
+) -> bool:
+    """Take the decision of a person if the run waits for one; false if an agent is asked instead."""
+    found = await service.decisions.open(session.run_id)
+    step = options.step.partition("@")[0] if options.step is not None else None
+    named = [it for it in found if step in (it.step_id, it.step_id.partition("@")[0])]
+    if not named and ("action" in current or step is not None or len(found) != 1):
+        return False
+    decision = (named or found)[0]
+    choice = options.value if isinstance(options.value, str) else None
+    if not await decide(service, session.terminal, session.run_id, decision, choice, options.comment):
+        raise RequestError(f"'{decision.step_id}' still waits for a decision", hint=decision.how)
+    return True
 
 
 def cancel_command(options: argparse.Namespace) -> int:
@@ -235,7 +262,7 @@ def follow_run(
     session = Session(options)
     try:
         # A step type may print by accident: that must not reach stdout.
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), calling_as(person()):
             return asyncio.run(_cancel_on_signals(session.run(begin, seconds)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         session.print_interruption()
@@ -328,6 +355,8 @@ class Session:
             if answer["status"] in _ENDED or await service.is_parked(run_id):
                 return answer
             if "action" not in answer:
+                if not await self._decide_here():
+                    return answer
                 continue
             meanwhile = asyncio.create_task(self._show_progress(until=has_stopped))
             try:
@@ -339,6 +368,13 @@ class Session:
             if can_ask() or not await _has_running_steps(service, run_id):
                 return answer
             await asyncio.sleep(_POLL_SECONDS)
+
+    async def _decide_here(self) -> bool:
+        """Let the person at the terminal decide; false if the run waits for somebody else."""
+        found = await self._service.decisions.open(self.run_id)
+        if not found:
+            return True  # it has moved on meanwhile
+        return is_person() and await decide(self._service, self.terminal, self.run_id, found[0])
 
     async def _show_progress(self, until: Callable[[Any], bool] | None = None) -> None:
         self.tracker = self.tracker or self._service.progress(self.run_id)
@@ -756,6 +792,11 @@ def print_end(
         return
     for action in [answer["action"], *answer.get("more_actions", ())] if "action" in answer else []:
         show_question(terminal, action)
+    for decision in answer.get("decisions", ()):
+        terminal.line()
+        terminal.line(f"{terminal.mark('paused')} {terminal.paint(decision['step_id'], 'bold')}")
+        terminal.line(terminal.clean(decision["message"].rstrip()))
+        terminal.line(terminal.paint(f"  only a person can decide: {decision['how']}", "dim"))
     terminal.line()
     terminal.line(f"{mark} {name} is {answer.get('why', status)}")
     if "action" in answer:

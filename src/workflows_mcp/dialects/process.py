@@ -55,13 +55,11 @@ from workflows_mcp.plan import (
     properties_of,
     schema_problems,
 )
-from workflows_mcp.steps import Step
+from workflows_mcp.steps import WATCH_CHANGES, Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value
 
 RESULT = "result"
 """The name of the result in its checks."""
-WATCH = "watch_changes"
-"""The key of `StepContext.config` with which a command reports the files that it has changed."""
 CHECK_SECONDS = 600
 """The timeout of a command that checks a result, if the definition does not set it."""
 _RESULT_EXAMPLE = "e.g. result: {type: object, required: [files], properties: {files: {type: array}}}"
@@ -187,7 +185,7 @@ def _read_command(reader: Any, given: Mapping[str, Value], path: Path, uses: lis
             for name, value in inputs.items()
         },
         timeout=Expr(limit, (*path, "timeout")),
-        config=Expr({WATCH: True}, path, "settings"),
+        config=Expr({WATCH_CHANGES: True}, path, "settings"),
         defaults=shell.output_defaults({}),
         may_fail=True,
     )

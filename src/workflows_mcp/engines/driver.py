@@ -182,7 +182,7 @@ class Driver:
     def under_way(self) -> list[str]:
         """The keys of the steps that have started and not ended."""
         frames = self.machine.state.frames.items()
-        return [key_of(address, frame.attempt) for address, frame in frames if frame.kind == "step"]
+        return [key_of(address, frame.attempt) for address, frame in frames if frame.on_server]
 
     async def resume(self, event: Event | None = None, *, after_crash: bool = True) -> None:
         """Resume a run after a restart: perform again what was under way, after applying `event`, if any.

@@ -44,6 +44,7 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from workflows_mcp.errors import InvalidResult, RequestError
+from workflows_mcp.mcp_server.identity import person_of
 from workflows_mcp.mcp_server.tooling import Content, Ctx, service_of
 
 if TYPE_CHECKING:
@@ -182,10 +183,14 @@ async def _take(given: _Answer, context: Ctx) -> _Outcome:
         )
         return _Outcome()
     try:
-        await service.submit(asked.run_id, dict(result.content or {}), step_id=asked.step_id, wait_seconds=0)
+        by = person_of(context)
+        await service.answer_form(asked.run_id, asked.step_id, dict(result.content or {}), by=by)
     except InvalidResult as error:
         return _Outcome(refusal=error.for_user)
-    except RequestError:
+    except RequestError as error:
+        if error.code in ("only_people", "not_an_approver"):
+            await service.elicitation.form_failed(asked.run_id, asked.step_id, "declined")
+            return _Outcome(late=f"This decision was not accepted: {error.message}.")
         # Another caller has answered the question, or the run has ended: fetching the run shows which.
         return _Outcome(late=f"The user's answer to '{asked.step_id}' came too late, and was not used.")
     return _Outcome()

@@ -29,6 +29,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
 from mcp.server.auth.provider import AccessToken
 from mcp.server.transport_security import TransportSecuritySettings
@@ -40,7 +41,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from workflows_mcp.errors import RequestError
 from workflows_mcp.mcp_server.server import WorkflowsServer, build_server, log_to_stderr
 from workflows_mcp.runs import descriptor_limit
-from workflows_mcp.settings import Address, HttpSettings, Settings, in_url
+from workflows_mcp.settings import Address, HttpSettings, NamedToken, Settings, in_url
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 GRACE_SECONDS = 2
 """How long open calls may take to end when the server shuts down."""
 LEAST_TOKEN_CHARS = 16
+UNNAMED = "client"
+"""The name of the user of the token without a name."""
 _SHUTTING_DOWN = "The server is shutting down. Runs continue when it is back: call again then."
 _KEEP_ALIVE_SECONDS = 60
 """Longer than clients keep an idle connection, so that they close it first."""
@@ -74,16 +77,20 @@ def run_http(server: WorkflowsServer, settings: Settings, address: Address) -> i
 
 
 def require_token(http: HttpSettings, address: Address) -> None:
-    if not address.is_loopback and http.token is None:
+    if not address.is_loopback and not _has_tokens(http):
         raise RequestError(
             f"other machines can reach {address}, and clients can run commands: a token is required",
             hint="set WORKFLOWS_HTTP_TOKEN in the environment, e.g. to the output of `openssl rand -hex 32`; "
             "clients send it as `Authorization: Bearer …`; or listen on 127.0.0.1",
             code="no_token",
         )
-    if not address.is_loopback and http.token is not None and len(http.token) < LEAST_TOKEN_CHARS:
+    short = [name for name, it in http.tokens.items() if len(it.token) < LEAST_TOKEN_CHARS]
+    if http.token is not None and len(http.token) < LEAST_TOKEN_CHARS:
+        short.insert(0, "WORKFLOWS_HTTP_TOKEN")
+    if not address.is_loopback and short:
+        which = short[0] if short[0] == "WORKFLOWS_HTTP_TOKEN" else f"the token of '{short[0]}'"
         raise RequestError(
-            f"other machines can reach {address}, and WORKFLOWS_HTTP_TOKEN can be guessed: it has "
+            f"other machines can reach {address}, and {which} can be guessed: it has "
             f"fewer than {LEAST_TOKEN_CHARS} characters",
             hint="set it to a random one, e.g. the output of `openssl rand -hex 32`",
             code="no_token",
@@ -308,12 +315,16 @@ def _protected(server: WorkflowsServer, settings: Settings, address: Address, bo
         max_request_body_size=2 * settings.limits.document_bytes,
     )
     app = _lower_case_host(app)
-    token = settings.http.token
-    if token is None:
+    if not _has_tokens(settings.http):
         return app
     return AuthenticationMiddleware(
-        RequireAuthMiddleware(app, required_scopes=[]), backend=BearerAuthBackend(_TokenVerifier(token))
+        AuthContextMiddleware(RequireAuthMiddleware(app, required_scopes=[])),
+        backend=BearerAuthBackend(_TokenVerifier(settings.http)),
     )
+
+
+def _has_tokens(http: HttpSettings) -> bool:
+    return http.token is not None or bool(http.tokens)
 
 
 def _lower_case_host(app: ASGIApp) -> ASGIApp:
@@ -345,12 +356,15 @@ def _own_addresses() -> list[str]:
 
 
 class _TokenVerifier:
-    """Compares with the token in constant time."""
+    """Compares with every token in constant time. The token without a name belongs to agents."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
+    def __init__(self, http: HttpSettings) -> None:
+        unnamed = {UNNAMED: NamedToken(http.token)} if http.token is not None else {}
+        self._tokens = {**unnamed, **http.tokens}
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        if not hmac.compare_digest(token.encode(), self._token):
-            return None
-        return AccessToken(token=token, client_id="client", scopes=[])
+        found: AccessToken | None = None
+        for name, known in self._tokens.items():
+            if hmac.compare_digest(token.encode(), known.token.encode()):
+                found = AccessToken(token=token, client_id=name, scopes=[known.role])
+        return found

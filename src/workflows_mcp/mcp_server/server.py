@@ -142,7 +142,7 @@ class WorkflowsServer(ServerOfTheLibrary):
             raise MCPError(INVALID_PARAMS, shortened(f"Unknown tool: {name}; {hint}"))
         given = without_nulls(tool, arguments)
         refuse_bad_arguments(tool, given, self._settings.limits)
-        with reporting_progress(context), tool_errors(name):
+        with reporting_progress(context), tool_errors(name), _calling(context):
             if tool.shape is None:
                 return tool.result(await tool.call(given, context, inf))
             content = await self._move_run(tool, tool.shape, given, context)
@@ -252,6 +252,13 @@ def reporting_progress(context: Context[Service, Any]) -> AbstractContextManager
     from workflows_mcp.runs import reporting_progress as report_to
 
     return report_to(report)
+
+
+def _calling(context: Context[Service, Any]) -> AbstractContextManager[None]:
+    from workflows_mcp.mcp_server.identity import agent_of
+    from workflows_mcp.runs import calling_as
+
+    return calling_as(agent_of(context))
 
 
 def build_server(settings: Settings, *, exits_on_signals: bool = True) -> WorkflowsServer:

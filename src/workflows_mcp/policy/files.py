@@ -299,3 +299,51 @@ def _copy_file(source: str, target: Path) -> None:
             shutil.copyfileobj(original, copy, _CHUNK)
             os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode) & 0o777)
         os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which files a command has changed
+
+
+_PASSED_OVER = frozenset(
+    [
+        ".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".pytest_cache", ".mypy_cache",
+        ".ruff_cache", ".hypothesis", ".tox", ".nox", ".gradle", "target", ".coverage",
+    ]
+)  # fmt: skip
+"""Directories and files of tools, which commands change all the time."""
+_MOST_WATCHED = 20_000
+
+Fingerprints = dict[str, tuple[int, int]]
+
+
+def fingerprints(root: Path) -> Fingerprints | None:
+    """The times and sizes of the files below a directory, by relative path; None if there are too many."""
+    found: Fingerprints = {}
+    waiting = [str(root)]
+    while waiting:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.name in _PASSED_OVER:
+                continue
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                    continue
+                about = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if len(found) >= _MOST_WATCHED:
+                return None
+            found[os.path.relpath(entry.path, root)] = about.st_mtime_ns, about.st_size
+    return found
+
+
+def changed_files(before: Fingerprints | None, after: Fingerprints | None) -> list[str]:
+    """The files that were created, changed or deleted; none if there were too many to watch."""
+    if before is None or after is None:
+        return []
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))

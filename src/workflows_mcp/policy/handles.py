@@ -11,6 +11,7 @@ links. It runs commands if the settings allow commands.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -258,6 +259,15 @@ class World:
             truncate=truncate,
             on_output=self._on_output,
         )
+
+    async def watching_files(
+        self, directory: Path, running: Awaitable[Finished]
+    ) -> tuple[Finished, list[str]]:
+        """Run a command, and return which files below a directory it has changed."""
+        before = await asyncio.to_thread(files.fingerprints, directory)
+        finished = await running
+        after = await asyncio.to_thread(files.fingerprints, directory)
+        return finished, files.changed_files(before, after)
 
     # Tools of other servers
 

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 from workflows_mcp.lazy import exports
 
 if TYPE_CHECKING:
+    from workflows_mcp.answers import OpenDecision
+    from workflows_mcp.machine import Identity
+    from workflows_mcp.runs.callers import agent_around, calling_as, user_name
+    from workflows_mcp.runs.decisions import read_limit
     from workflows_mcp.runs.progress import (
         Progress,
         ProgressReport,
@@ -20,7 +24,9 @@ if TYPE_CHECKING:
     from workflows_mcp.runs.user_questions import UserQuestion, UserQuestions
 
 __all__ = [
+    "Identity",
     "Line",
+    "OpenDecision",
     "Progress",
     "ProgressReport",
     "ProgressTracker",
@@ -29,17 +35,23 @@ __all__ = [
     "UserQuestion",
     "UserQuestions",
     "WorkflowSummary",
+    "agent_around",
+    "calling_as",
     "descriptor_limit",
     "has_stopped",
     "raise_descriptor_limit",
+    "read_limit",
     "read_yaml",
     "reporting_progress",
     "startup_checks",
+    "user_name",
 ]
 
 __getattr__ = exports(
     __name__,
     {
+        "callers": "agent_around calling_as user_name",
+        "decisions": "Identity OpenDecision read_limit",
         "progress": "Progress ProgressReport ProgressTracker has_stopped reporting_progress",
         "service": "Line Service WorkflowSummary read_yaml",
         "startup": "descriptor_limit raise_descriptor_limit startup_checks",

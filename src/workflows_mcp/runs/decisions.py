@@ -31,7 +31,7 @@ from workflows_mcp.machine import (
     Reopening,
     Resumed,
 )
-from workflows_mcp.plan import REJECTED
+from workflows_mcp.plan import REJECTED, duration_seconds
 from workflows_mcp.runs.callers import caller
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import did_you_mean, shown
@@ -185,6 +185,16 @@ class Decisions:
             await self._engine.send(run_id, event)
         except RequestError:
             return  # the run has ended, or enough is recorded
+
+
+def read_limit(text: str) -> tuple[str, float]:
+    """Read a new limit of a budget: `agent_steps=300`, `time=4h`. Raises RequestError."""
+    name, _, value = (part.strip() for part in text.partition("="))
+    try:
+        return name, duration_seconds(value.replace("_", ""))
+    except ValueError:
+        hint = "write NAME=NUMBER, e.g. agent_steps=300 or time=4h"
+        raise RequestError(f"{shown(text)} is not a limit of a budget", hint=hint) from None
 
 
 def _named(found: list[OpenDecision], step_id: str | None, workflow_id: str) -> OpenDecision:

@@ -315,6 +315,13 @@ class Service:
         await self.decisions.decide(workflow_id, step_id, choice, by=by, comment=comment)
         return await self._agents.answer(workflow_id, wait_seconds)
 
+    async def raise_budget(
+        self, run_id: str, limits: Mapping[str, float], *, by: Identity, owner: str = ""
+    ) -> None:
+        """Allow agents to do more, as a person has decided."""
+        await self._engine.ensure_driven(run_id)
+        await self.decisions.raise_budget(run_id, limits, by=by, owner=owner)
+
     async def answer_form(
         self, run_id: str, step_id: str, content: dict[str, Value], *, by: Identity
     ) -> None:

@@ -18,9 +18,11 @@ from typing import Any, TypeVar
 
 from workflows_mcp.answers import (
     FormOutcome,
+    OpenDecision,
     Outcome,
     RunView,
     form_outcome,
+    open_decisions,
     question_at,
     question_id,
     run_of,
@@ -58,7 +60,7 @@ class UserQuestion:
     def is_open(self, state: RunState) -> bool:
         """Whether it is still unanswered."""
         frame = state.frames.get(self.address)
-        asked = frame is not None and frame.kind == "agent"
+        asked = frame is not None and frame.kind in ("agent", "gate", "budget")
         return asked and question_id(state, whole_run(state.run_id), self.address) == self.step_id
 
 
@@ -98,7 +100,24 @@ def user_questions(view: RunView, registry: StepRegistry, setting: str) -> UserQ
         forms = form_outcome(view.last_seen, step_id)
         if form is not None and not forms.is_over and _is_wanted(machine, address, setting):
             found.append(UserQuestion(address, step_id, question.for_user, form, forms))
+    for decision in open_decisions(view, registry):
+        forms = form_outcome(view.last_seen, decision.step_id)
+        if not forms.is_over and _is_shown(machine, decision):
+            form = _form_of_decision(decision)
+            found.append(UserQuestion(decision.address, decision.step_id, decision.message, form, forms))
     return UserQuestions(found, busy)
+
+
+def _is_shown(machine: Machine, decision: OpenDecision) -> bool:
+    """Whether a decision is shown as a form: unless its workflow says no, or it needs a number."""
+    return not decision.budget and _is_wanted(machine, decision.address, "always")
+
+
+def _form_of_decision(decision: OpenDecision) -> dict[str, Any]:
+    choice = {"type": "string", "enum": decision.choices, "description": "The decision"}
+    comment = {"type": "string", "description": "Why, or what should change"}
+    fields = {"decision": choice, "comment": comment}
+    return {"type": "object", "properties": fields, "required": ["decision"]}
 
 
 def _is_wanted(machine: Machine, address: str, setting: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflows_mcp.settings.http import Address, HttpSettings, in_url, is_loopback, read_address
+from workflows_mcp.settings.http import Address, HttpSettings, NamedToken, in_url, is_loopback, read_address
 from workflows_mcp.settings.model import (
     LEVELS,
     STATE_ACCESS,
@@ -21,6 +21,7 @@ __all__ = [
     "VARIABLE",
     "Address",
     "HttpSettings",
+    "NamedToken",
     "Settings",
     "Trust",
     "in_url",

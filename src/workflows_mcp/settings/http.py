@@ -2,6 +2,8 @@
 
     WORKFLOWS_HTTP_ADDRESS         host and port; if set, `serve` serves HTTP there
     WORKFLOWS_HTTP_TOKEN           clients must send it: Authorization: Bearer …
+    WORKFLOWS_HTTP_TOKENS          named tokens with roles, as JSON:
+                                   {"ada": {"token": "…", "role": "approver"}, "bot": "…"}
     WORKFLOWS_HTTP_HOSTS           more host names of the server, by comma    [http] hosts
     WORKFLOWS_HTTP_CONNECTIONS     connections that are open at once          [http] connections
     WORKFLOWS_HTTP_HEADER_SECONDS  time for the headers of a request          [http] header_seconds
@@ -20,13 +22,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workflows_mcp.errors import RequestError
-from workflows_mcp.values import did_you_mean
+from workflows_mcp.values import did_you_mean, from_json
 
 PREFIX = "WORKFLOWS_HTTP_"
-NAMES = ("address", "token", "hosts", "connections", "header_seconds", "body_seconds")
+NAMES = ("address", "token", "tokens", "hosts", "connections", "header_seconds", "body_seconds")
 _ENVIRONMENT_ONLY = {
     "address": "the address must not be set in a file",
     "token": "the token must not be set in a file",
+    "tokens": "tokens must not be set in a file",
 }
 _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[\w.-]*))(?::(?P<port>[0-9]+))?", re.ASCII)
 
@@ -57,6 +60,16 @@ def is_loopback(host: str) -> bool:
 DEFAULT = Address("127.0.0.1", 8000)
 
 
+ROLES = ("agent", "approver")
+"""What the user of a token may do: `approver` also decides at gates."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedToken:
+    token: str = field(repr=False)
+    role: str = ROLES[0]
+
+
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     address: Address | None = None
@@ -66,6 +79,8 @@ class HttpSettings:
     connections: int = 1000
     header_seconds: float = 20.0
     body_seconds: float = 120.0
+    tokens: Mapping[str, NamedToken] = field(default_factory=dict, repr=False)
+    """Further tokens, by the names of their users."""
 
 
 def in_url(host: str) -> str:
@@ -98,6 +113,7 @@ def read_http(in_files: Mapping[str, Any], in_environment: Mapping[str, str]) ->
     return HttpSettings(
         address=read_address(f"{PREFIX}ADDRESS", address) if address else None,
         token=_token(token) if token else None,
+        tokens=_tokens(in_environment.get("tokens", "")),
         hosts=_hosts(given.get("hosts", ())),
         connections=int(_positive("connections", given, int)),
         header_seconds=_positive("header_seconds", given, float),
@@ -123,6 +139,33 @@ def _token(token: str) -> str:
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise RequestError(f"{PREFIX}TOKEN must be one line of printable ASCII without spaces")
     return token
+
+
+def _tokens(text: str) -> dict[str, NamedToken]:
+    """Read named tokens from JSON; errors show no token."""
+    name = f"{PREFIX}TOKENS"
+    try:
+        given = from_json(text) if text.strip() else {}
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise RequestError(
+            f"{name} must be a JSON object", hint='e.g. {"ada": {"token": "…", "role": "approver"}}'
+        )
+    found: dict[str, NamedToken] = {}
+    for user, about in given.items():
+        entry = {"token": about} if isinstance(about, str) else about
+        if not isinstance(entry, dict) or not isinstance(entry.get("token"), str) or not entry["token"]:
+            raise RequestError(
+                f"{name}: '{user}' needs a token", hint='write {"token": "…", "role": "agent"}'
+            )
+        role = entry.get("role", ROLES[0])
+        if role not in ROLES:
+            raise RequestError(f"{name}: '{user}' has an unknown role", hint=did_you_mean(str(role), ROLES))
+        found[user] = NamedToken(_token(entry["token"]), role)
+    if len({it.token for it in found.values()}) != len(found):
+        raise RequestError(f"{name}: two names have the same token", hint="give each its own")
+    return found
 
 
 def _hosts(value: Any) -> tuple[str, ...]:

@@ -14,12 +14,13 @@ from workflows_mcp.steps.base import (
 )
 from workflows_mcp.steps.output_formats import FORMATS
 from workflows_mcp.steps.registry import StepRegistry, default_registry
-from workflows_mcp.steps.shell import ANY_EXIT, TYPES, Shell
+from workflows_mcp.steps.shell import ANY_EXIT, TYPES, WATCH_CHANGES, Shell
 
 __all__ = [
     "ANY_EXIT",
     "FORMATS",
     "TYPES",
+    "WATCH_CHANGES",
     "Performer",
     "Question",
     "Shell",

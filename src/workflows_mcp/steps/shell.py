@@ -52,6 +52,9 @@ SCRIPT_BYTES = 100 * 1024
 _TRUE_OR_FALSE = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 ANY_EXIT = "any_exit_is_a_result"
 """The key of `StepContext.config` with which a step succeeds whatever the exit code of its command."""
+WATCH_CHANGES = "watch_changes"
+"""The key of `StepContext.config` with which a command also reports the files that it has changed."""
+CHANGES_LISTED = 100
 RESULT_SCHEMA: dict[str, Value] = {
     "type": "object",
     "properties": {
@@ -185,21 +188,28 @@ class Shell(Step):
         environment = world.command_environment(inputs.env)
         with _ValueFiles(world, context.key).deleted_at_end() as files:
             arguments = _arguments(inputs, code, environment, files)
+            running = world.run_command(
+                arguments,
+                directory=directory,
+                environment=environment,
+                key=context.key,
+                capture=inputs.capture_output,
+                truncate=inputs.truncate,
+            )
+            changed: list[str] = []
             try:
-                finished = await world.run_command(
-                    arguments,
-                    directory=directory,
-                    environment=environment,
-                    key=context.key,
-                    capture=inputs.capture_output,
-                    truncate=inputs.truncate,
-                )
+                if context.config.get(WATCH_CHANGES) is True:
+                    finished, changed = await world.watching_files(directory, running)
+                else:
+                    finished = await running
             except Killed as killed:
                 executed = _cut(substitute(code), world.limits.preview_chars)
                 raise StepStopped(_outputs(killed.finished, executed, ok=False)) from None
         success = finished.exit_code == 0 or inputs.continue_on_error
         ok = success or context.config.get(ANY_EXIT) is True
         outputs = _outputs(finished, _cut(substitute(code), world.limits.preview_chars), ok=success)
+        if changed:
+            outputs["changed_files"] = list(changed[:CHANGES_LISTED])
         specs = context.config.get("outputs")
         if specs:
             outputs |= read_outputs(
