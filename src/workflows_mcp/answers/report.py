@@ -126,7 +126,7 @@ class Attempt(msgspec.Struct, omit_defaults=True):
     waited: float = 0.0
     """For how many of its seconds an agent or a person was asked."""
     outcome: str = ""
-    """success, failure, error, stopped; empty while it is under way."""
+    """`success`, `failure`, `error`, `rejected` or `stopped`; empty while it is under way."""
     message: str = ""
     interruptions: int = 0
     result: str = ""
@@ -429,6 +429,8 @@ class _Recorder(Machine):
             return
         attempt = opened.attempt
         if attempt is None or (frame.kind != "verify" and attempt.number != frame.attempt):
+            if attempt is not None:
+                attempt.ended_at, attempt.outcome = at, "rejected"
             attempt = self._begin_attempt(opened, frame.attempt)
         if frame.kind not in ("verify", "budget"):
             do = opened.node.do
@@ -626,7 +628,8 @@ def report_of(
     report = Report(
         _facts(audit, state), recorder.totals, recorder.steps, recorder.decisions, recorder.notes, proof, []
     )
-    report.deviations = [*_deviations(report, recorder), *_changed_definition(report, origin)]
+    found = [*_deviations(report, recorder), *_changed_definition(report, origin)]
+    report.deviations = sorted(found, key=lambda it: (it.kind not in _FIRST, it.event))
     clean: Report = _redacted(report, redact)
     return clean
 
@@ -678,6 +681,8 @@ def _facts(audit: Audit, state: RunState) -> RunFacts:
 
 
 # What a reader should look at
+
+_FIRST = ("changed_store", "no_hashes", "changed_definition")
 
 
 def _deviations(report: Report, machine: Machine) -> Iterator[Deviation]:

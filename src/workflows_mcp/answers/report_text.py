@@ -90,22 +90,22 @@ class Bullets(msgspec.Struct):
 
 
 class Section(msgspec.Struct):
-    title: str
+    title: list[Cell]
     parts: list[Table | Bullets | str]
     level: int = 2
 
 
 def _sections(report: Report) -> Iterator[Section]:
     run, totals = report.run, report.totals
-    yield Section(f"Report of the run {run.id}", [Bullets(list(_facts(report)))], 1)
+    yield Section(["Report of the run ", Code(run.id)], [Bullets(list(_facts(report)))], 1)
     rows = [_row(step) for step in report.steps]
     heads = ["", "step", "type", "performed by", "started", "took", "waited", "status"]
     more: list[Table | Bullets | str] = [Table(heads, rows)] if rows else ["none"]
-    yield Section("Steps", more)
+    yield Section(["Steps"], more)
     for step in report.steps:
         if details := list(_details(step)):
-            yield Section(f"{step.number}. {step.step}", [Bullets(details)], 3)
-    yield Section("Decisions", [Table(
+            yield Section([f"Step {step.number}: ", Code(step.step)], [Bullets(details)], 3)
+    yield Section(["Decisions"], [Table(
         ["event", "when", "gate", "choice", "by", "comment"],
         [
             [
@@ -115,7 +115,7 @@ def _sections(report: Report) -> Iterator[Section]:
             for it in report.decisions
         ],
     )] if report.decisions else ["none"])  # fmt: skip
-    yield Section("What happened beside the steps", [Table(
+    yield Section(["What happened beside the steps"], [Table(
         ["event", "when", "what", "step", "by", ""],
         [
             [
@@ -130,14 +130,14 @@ def _sections(report: Report) -> Iterator[Section]:
         f"waited {_seconds(totals.waited_for_agents)} for agents and {_seconds(totals.waited_for_people)} "
         f"for people, all steps together; parked for {_seconds(totals.parked)}",
     ]
-    yield Section("Use", [Bullets([[it] for it in used])])
-    yield Section("Proof", list(_proof(report.proof)))
+    yield Section(["Use"], [Bullets([[it] for it in used])])
+    yield Section(["Proof"], list(_proof(report.proof)))
     deviations: list[list[Cell]] = [
         [str(it.event) if it.event else "", it.kind.replace("_", " "), Code(it.step), it.text]
         for it in report.deviations
     ]
     yield Section(
-        "Deviations", [Table(["event", "what", "step", ""], deviations)] if deviations else ["none"]
+        ["Deviations"], [Table(["event", "what", "step", ""], deviations)] if deviations else ["none"]
     )
 
 
@@ -164,10 +164,10 @@ def _facts(report: Report) -> Iterator[list[Cell]]:
     if run.workspace:
         yield ["workspace: ", Code(run.workspace)]
     yield ["inputs: ", _value(run.inputs)]
-    if run.outputs or run.result is None:
-        yield ["outputs: ", _value(run.outputs)]
     if run.result is not None:
         yield ["result: ", _value(run.result)]
+    elif outputs := {name: value for name, value in run.outputs.items() if value is not None}:
+        yield ["outputs: ", _value(outputs)]
     if report.proof.head:
         yield ["proof: ", Code(report.proof.head)]
 
@@ -330,7 +330,7 @@ def _plain(text: str) -> str:
 def _markdown(sections: Sequence[Section]) -> str:
     parts: list[str] = []
     for section in sections:
-        parts.append(f"{'#' * section.level} {_md(section.title)}")
+        parts.append(f"{'#' * section.level} {_md_line(section.title)}")
         for part in section.parts:
             if isinstance(part, str):
                 parts.append(_md(part))
@@ -391,7 +391,7 @@ def _html(sections: Sequence[Section], run_id: str) -> str:
     parts: list[str] = []
     for section in sections:
         level = f"h{section.level}"
-        parts.append(f"<{level}>{_ht(section.title)}</{level}>")
+        parts.append(f"<{level}>{''.join(map(_ht, section.title))}</{level}>")
         for part in section.parts:
             if isinstance(part, str):
                 parts.append(f"<p>{_ht(part)}</p>")
