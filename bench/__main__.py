@@ -1,11 +1,23 @@
-"""`python -m bench [part …]`: durability, sharing, loading, starting, shell, reactive, memory, protocol,
-http, temporal; none: all."""
+"""`python -m bench [part …]`: durability, sharing, loading, starting, shell, reactive, memory, process,
+protocol, http, temporal; none: all."""
 
 from __future__ import annotations
 
 import sys
 
-from bench import durability, http, loading, memory, protocol, reactive, sharing, shell, starting, temporal
+from bench import (
+    durability,
+    http,
+    loading,
+    memory,
+    process,
+    protocol,
+    reactive,
+    sharing,
+    shell,
+    starting,
+    temporal,
+)
 
 PARTS = {
     "durability": durability.run,
@@ -15,6 +27,7 @@ PARTS = {
     "shell": shell.run,
     "reactive": reactive.run,
     "memory": memory.run,
+    "process": process.run,
     "protocol": protocol.run,
     "http": http.run,
     "temporal": temporal.run,

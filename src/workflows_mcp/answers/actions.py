@@ -181,6 +181,8 @@ class Delegated(msgspec.Struct, frozen=True, kw_only=True):
     """The limit, if several run at once."""
     to_come: int
     """How many tasks start when others end."""
+    forecast: str
+    """About how much work it is in all; empty if it is little."""
     begun: bool
     """Whether a task has ended or is at work."""
     waits: bool
@@ -200,6 +202,8 @@ class Delegated(msgspec.Struct, frozen=True, kw_only=True):
             parameters["max_parallel"] = self.max_parallel
         if self.to_come:
             parameters["to_come"] = self.to_come
+        if self.forecast and not self.begun:
+            parameters["forecast"] = self.forecast
         return {**parameters, "tasks": [task.rendered(brief=brief) for task in self.tasks]}
 
 
@@ -440,11 +444,31 @@ def delegated_action(view: RunView, delegation: Delegation) -> Action:
             tasks=_tasks(view, delegation, block),
             max_parallel=each.at_once if is_limited else None,
             to_come=0 if one_by_one else count.to_come,
+            forecast=_forecast(view, block, count.total),
             begun=count.done + count.failed > 0 or any(it.standing == "at work" for it in delegation.tasks),
             waits=each.wait,
             items=items if isinstance(items, str) and language.is_dynamic(items) else "",
         ),
     )
+
+
+FORECAST_FROM = 10
+"""From how many sub-agents on an answer says how much work they are."""
+
+
+def _forecast(view: RunView, block: Visited, sub_agents: int) -> str:
+    if sub_agents < FORECAST_FROM:
+        return ""
+    steps = agent_steps_of(view, block.node.do)
+    return f"about {sub_agents} sub-agents" + (f", {sub_agents * steps} steps" if steps > 1 else "")
+
+
+def agent_steps_of(view: RunView, do: Operation) -> int:
+    """Return how many steps of agents an operation has, as far as that is known before it runs."""
+    name = do.name if isinstance(do, Call) else None
+    plan = view.machine.plans.get(name) if isinstance(name, str) else None
+    nodes = plan.body.nodes if plan is not None else ()
+    return sum(isinstance(node.do, Do) and node.do.by == "agent" for node in nodes)
 
 
 def role_in(block: Visited) -> str:

@@ -62,7 +62,7 @@ def next_call(view: RunView, actions: list[Action], redo: RerunOptions | None = 
     status = f"get_workflow_status(workflow_id='{workflow_id}')"
     if view.has_ended:
         return next_after_end(view, redo)
-    if view.is_parked:
+    if view.is_parked and not view.under_way("budget"):
         return f"control_workflow(workflow_id='{view.target.run_id}', action='resume')"
     if not actions and view.waits_for_people:
         wait = f"get_workflow_status(workflow_id='{workflow_id}', wait_seconds=30)"

@@ -11,10 +11,9 @@ from typing import Any
 
 import msgspec
 
-from workflows_mcp.answers.actions import asked_at
+from workflows_mcp.answers.actions import agent_steps_of, asked_at
 from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.machine import Frame, iso
-from workflows_mcp.plan import Do
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
@@ -103,11 +102,6 @@ def _held(view: RunView, address: str, frame: Frame) -> OpenDecision:
 def forecast_of(view: RunView, address: str, sub_agents: int) -> str:
     """Say how many sub-agents a loop starts, and about how many steps they have."""
     visited = view.block_at(address)
-    steps = 0
-    if visited is not None:
-        name = getattr(visited.node.do, "name", None)
-        plan = view.machine.plans.get(name) if isinstance(name, str) else None
-        nodes = plan.body.nodes if plan is not None else ()
-        steps = sum(isinstance(node.do, Do) and node.do.by == "agent" for node in nodes)
+    steps = agent_steps_of(view, visited.node.do) if visited is not None else 0
     each = f", each with about {steps} steps: about {sub_agents * steps} steps" if steps > 1 else ""
     return f"'{view.target.step_id(address)}' starts about {sub_agents} sub-agents{each}."

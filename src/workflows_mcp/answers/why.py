@@ -23,6 +23,9 @@ def why(view: RunView, *, brief: bool = False) -> str:
         by = "parked by the user"
         if view.state.context_full:
             by = "parked because the context of its agent was nearly full,"
+        if held := view.under_way("budget"):
+            used_up = _listed([_held(target.step_id(address), frame) for address, frame in held])
+            return f"parked at {clock(parked, now)}, until a person allows more: {used_up}"
         return f"{by} at {clock(parked, now)}; to continue: {how_to_resume(target.run_id)}"
 
     def named(framed: list[Framed]) -> list[Framed]:
@@ -41,9 +44,8 @@ def why(view: RunView, *, brief: bool = False) -> str:
     if checking := named(view.under_way("verify")):
         reasons.append("checking the result of " + _listed([_working(*item, now) for item in checking]))
     if gates := named(view.under_way("gate")):
-        reasons.append(
-            "waiting for the decision of a person: " + _listed([_asked(*item, now) for item in gates])
-        )
+        decided = _listed([_asked(*item, now) for item in gates])
+        reasons.append(f"waiting for the decision of a person: {decided}; {where_to_decide(view)}")
     if held := named(view.under_way("budget")):
         reasons.append("waiting until a person allows more: " + _listed([_held(*item) for item in held]))
     if passing := view.under_way("wait"):
@@ -142,6 +144,11 @@ def task_name(view: RunView, task: Task) -> str:
 
 
 TELL_USER = "tell the user what the run waits for, as `decisions` says"
+
+
+def where_to_decide(view: RunView) -> str:
+    """Say how a person decides what a run waits for."""
+    return f"in a form of the client, or in a terminal: workflows-mcp answer {view.target.run_id}"
 
 
 def _held(step_id: str, frame: Frame) -> str:

@@ -112,6 +112,6 @@ def budget_command(options: argparse.Namespace) -> int:
         typed = await read_answer(session.terminal, f"type yes to allow {named} for {session.run_id} ")
         if typed is None or typed.strip().lower() != "yes":
             raise RequestError("not confirmed: nothing has changed")
-        await service.raise_budget(session.run_id, limits, by=by, owner=options.of)
+        session.run_id = await service.raise_budget(session.run_id, limits, by=by, owner=options.of)
 
     return follow_run(options, begin)

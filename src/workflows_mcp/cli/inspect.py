@@ -130,6 +130,8 @@ def _print_blocks(terminal: Terminal, blocks: dict[str, Any], indent: str) -> No
             details = duration_text(milliseconds / 1000)
         if metadata["attempts"] > 1:
             details += f", {metadata['attempts']} tries"
+        if metadata["by"]:
+            details += f", {metadata['by']}"
         message = metadata["message"]
         if message:
             details += f"  {message.splitlines()[0]}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from workflows_mcp.dialects.keys import Path, Report
+from workflows_mcp.dialects.process import unknown_field
 from workflows_mcp.dialects.reactive_state import WRITABLE, Declared, StatePath, field_of
 from workflows_mcp.dialects.reactive_steps import ABOUT, FAILING, ErrorHandling
 from workflows_mcp.dialects.stateful_access import misplaced_secret
@@ -169,6 +170,11 @@ class _Reads:
     def check_step(self, draft: StepDraft, names: frozenset[str]) -> None:
         for use in draft.uses:
             part = use.path[len(draft.at)]
+            root, *rest = use.reference.path
+            if part == "state_update" and root == "result":
+                problem = unknown_field(use, rest, draft.process.result)
+                if problem is not None:
+                    self.report(problem)
             more = frozenset(OWN) if part in (*GIVEN, "transform", "updates") else frozenset()
             self.check(use, names | more, draft, of_result=part in GIVEN)
 

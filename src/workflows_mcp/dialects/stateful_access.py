@@ -7,15 +7,17 @@ the server, they are warnings, and the step can read these fields.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from workflows_mcp.dialects.layout import reachable, successors
+from workflows_mcp.dialects.process import unknown_field
 from workflows_mcp.dialects.steps import StepDraft, every
 from workflows_mcp.errors import Problem
 from workflows_mcp.expressions import Reference
 from workflows_mcp.plan import Call, Do, InputSpec, Node, Operation, Use
-from workflows_mcp.values import did_you_mean, nearest, to_json
+from workflows_mcp.values import Value, did_you_mean, nearest, to_json
 
 # ----------------------------------------------------------------------------------------------------
 # Where a secret is allowed: in steps that the server runs, and nowhere where it would be visible.
@@ -43,6 +45,10 @@ Report = Callable[[Problem], None]
 
 ROOTS = ("state", "inputs")
 
+_AFTER_FAILURE = ("error", "error_code")
+
+"""Fields of the result of a step that has failed."""
+
 OF_ITEMS_EXAMPLE = ("item", "index", "total", "is_first", "is_last")
 
 """Further variables of a task."""
@@ -62,6 +68,8 @@ class Surroundings:
     """All fields that are written, as far as they are known."""
     complete: bool = True
     """Whether all written fields are known."""
+    results: dict[str, Mapping[str, Value]] = field(default_factory=dict)
+    """The schemas of fields that only one step writes, whose result has a schema."""
     sent_back: bool = False
     """Whether a gate sends a step back, so that there is `rejection`."""
 
@@ -77,12 +85,23 @@ def check_access(
     """The fields of the state that each step can read, by its id; None is all of them."""
     around.fields = {*around.initial_state, *(name for step in every(steps) for name in step.writes)}
     around.complete = all(step.kind for step in every(steps))
+    around.results = _results(steps, around)
     around.sent_back = any(step.process.back_to for step in every(steps))
     reads: dict[str, tuple[str, ...] | None] = {}
     for step, guarded in _with_guards(steps, frozenset()):
         undefined = _undefined(step, guarded, around, report)
         reads[step.id] = _declared(step, undefined, around, report)
     return reads
+
+
+def _results(steps: list[StepDraft], around: Surroundings) -> dict[str, Mapping[str, Value]]:
+    writers = Counter(name for step in every(steps) for name in step.writes)
+    writers.update(list(around.initial_state))
+    return {
+        step.output_to: step.process.result
+        for step in every(steps)
+        if step.process.result is not None and writers[step.output_to] == 1
+    }
 
 
 def check_order(
@@ -165,6 +184,10 @@ def _undefined(step: StepDraft, guarded: frozenset[str], around: Surroundings, r
                     hint = f"{hint}; " if hint else ""
                     hint += "a task has its own state: pass the value in the items, and read item or inputs"
                 hint = hint or f"set it in a step before, or declare it: initial_state: {{{name}: null}}"
+            elif len(rest) > 1 and rest[1] not in _AFTER_FAILURE:
+                problem = unknown_field(use, rest[1:], around.results.get(name))
+                if problem is not None:
+                    report(problem)
         elif root == "inputs":
             message, hint = _in_inputs(rest, around)
         elif root == "secrets":

@@ -103,7 +103,7 @@ def _exceeded(
     if budget.on_exceeded == "fail":
         whose = f"of '{owner}'" if owner else "of the run"
         message = f"the budget {whose} is used up: {name}"
-        hint = f"retry with more: workflows-mcp budget {machine.state.run_id} {name}=…"
+        hint = f"a person can allow more: workflows-mcp budget {machine.state.run_id} {name}=…"
         machine.fail_with(scope, index, CODE, message, hint)
         return
     _hold(machine, scope, index, at, owner, name)

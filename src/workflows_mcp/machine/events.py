@@ -252,6 +252,8 @@ class Reopened(_OfRun, frozen=True, tag="reopened"):
     """The decision of the person who sent the steps back."""
     raised: dict[str, dict[str, float]] = {}
     """New limits of budgets, by their addresses."""
+    by: Identity | None = None
+    """The person who has allowed them."""
 
     def map_outputs(self, change: Callable[[Value], Value]) -> Self:
         whole = msgspec.to_builtins(self.state)

@@ -945,6 +945,8 @@ EXPECTED: dict[type[Any], Callable[[Machine, Any], None]] = {
 
 
 def why_parked(state: RunState) -> str:
+    if any(frame.kind == "budget" for frame in state.frames.values()):
+        return "a budget is used up"
     return "the context of its agent was nearly full" if state.context_full else "the user interrupted it"
 
 

@@ -60,6 +60,7 @@ def metadata_of(record: Record, node: Node) -> dict[str, Value]:
         "execution_order": node.order,
         "attempts": record.attempts,
         "message": record.message,
+        "by": str(record.by) if record.by is not None else None,
     }
 
 

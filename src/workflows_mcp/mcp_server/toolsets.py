@@ -31,10 +31,11 @@ _STEPS: dict[Way, str] = {
 1. list_workflows; get_workflow_info has the inputs.
 2. start_workflow.
 3. While status is "pending_action": do what action.instructions say (ask the user where only the user can \
-decide), then submit_result; it returns the next action. Show `messages`, if any, to the user. \
+decide), then submit_result; it returns the next action. Show `messages` to the user. \
 If you cannot, submit {"is_error": true, "error": "…"}.
    Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing.
-4. While it is "running" or "waiting": get_workflow_status. Lost the id? Call it without one.
+4. While "running" or "waiting": get_workflow_status; tell the user `decisions`. Lost the id? Call it \
+without one.
 To write one, read an example: list_workflows(tags=["example"]), get_workflow_info(definition=true); \
 check yours with validate_workflow_yaml, save it in the project as .workflows/NAME.yaml.
 """,

@@ -41,6 +41,7 @@ BLOCK_METADATA = frozenset(
         "execution_order",
         "attempts",
         "message",
+        "by",
         "succeeded",
         "failed",
         "skipped",

@@ -573,6 +573,17 @@ class Bundle(msgspec.Struct, frozen=True):
         return {**self.plans, **tasks}
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether a person has a say in it: it has gates or budgets."""
+        return any(
+            plan.budget is not None
+            or any(
+                node.budget is not None or getattr(node.do, "by", "") == "human" for node in plan.body.nodes
+            )
+            for plan in self.every_plan.values()
+        )
+
+    @property
     def secrets(self) -> list[str]:
         """The names of the secrets that any of the plans refers to."""
         return sorted({name for plan in self.every_plan.values() for name in plan.secrets})

@@ -147,6 +147,15 @@ class Decisions:
         self, run_id: str, limits: Mapping[str, float], *, by: Identity, owner: str = ""
     ) -> None:
         """Set new limits of a budget; what waits for it starts. Without limits, a fan-out is confirmed."""
+        await self.check_limits(run_id, limits, by)
+        raised = BudgetRaised(self._now(), dict(limits), by, owner)
+        await self._engine.send(run_id, lambda machine, now: replace(raised, at=now))
+        machine = await self._engine.view(run_id)
+        if machine.state.status == "running" and machine.state.parked is not None:
+            await self._engine.send(run_id, lambda machine, now: Resumed(now))
+
+    async def check_limits(self, run_id: str, limits: Mapping[str, float], by: Identity) -> None:
+        """Refuse new limits that are not from a person, or that no budget has."""
         if not by.human:
             why = f"only a person can raise a budget, and {by} is none"
             await self.refused(run_id, "gate", why, by=by)
@@ -156,11 +165,6 @@ class Decisions:
                 raise RequestError(f"a budget has no '{name}'", hint=did_you_mean(name, NUMBERS))
             if value <= 0:
                 raise RequestError(f"the budget '{name}' must be more than 0, not {value}")
-        raised = BudgetRaised(self._now(), dict(limits), by, owner)
-        await self._engine.send(run_id, lambda machine, now: replace(raised, at=now))
-        machine = await self._engine.view(run_id)
-        if machine.state.status == "running" and machine.state.parked is not None:
-            await self._engine.send(run_id, lambda machine, now: Resumed(now))
 
     async def refused(
         self,

@@ -40,7 +40,9 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from workflows_mcp.answers import (
     Checkpoint,
@@ -59,6 +61,7 @@ from workflows_mcp.engines import ChangedDefinition, Engine
 from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
 from workflows_mcp.machine import (
     Event,
+    Identity,
     Machine,
     Path,
     Reopening,
@@ -80,8 +83,18 @@ Submit = Callable[[str, Any, str], Awaitable[None]]
 """Answers the question of a run at an address."""
 Fork = tuple[int, Sequence[Event], ChangedDefinition | None]
 """At which position to fork a run, the events that follow, and its changed definition."""
+BUDGET = "budget"
+"""The code of a failure because a budget is used up."""
 _NAMED = 12
 _REMEMBERED = 256
+
+
+class RaisedBudgets(NamedTuple):
+    """New limits of a budget, which a person has allowed."""
+
+    limits: dict[str, float]
+    by: Identity
+    owner: str = ""
 
 
 class Reruns:
@@ -107,16 +120,20 @@ class Reruns:
                 self._can_retry.popitem(last=False)
         return self._can_retry[run_id]
 
-    async def retry(self, run_id: str, new: Bundle | None = None) -> tuple[str, bool]:
+    async def retry(
+        self, run_id: str, new: Bundle | None = None, raised: RaisedBudgets | None = None
+    ) -> tuple[str, bool]:
         """Return the run that continues this one, and whether it existed before.
 
-        `new` is a changed definition; see `changed_definition.py`."""
+        `new` is a changed definition; see `changed_definition.py`. `raised` are new limits of budgets."""
         while True:
             bundle, events = await self._engine.journal(run_id)
             request = retry_request(run_id, len(events))
             made = await continued_as(self._engine, run_id, len(events))
             if made is None:
-                at, then, changed = await asyncio.to_thread(_for_another_try, run_id, bundle, events, new)
+                at, then, changed = await asyncio.to_thread(
+                    _for_another_try, run_id, bundle, events, new, raised
+                )
                 made = await self._engine.fork(run_id, at, then, changed=changed, request_id=request)
                 return made, False
             if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
@@ -151,7 +168,13 @@ def _continued_otherwise(run_id: str, made: str) -> RequestError:
     )
 
 
-def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event], new: Bundle | None = None) -> Fork:
+def _for_another_try(
+    run_id: str,
+    bundle: Bundle,
+    events: Sequence[Event],
+    new: Bundle | None = None,
+    raised: RaisedBudgets | None = None,
+) -> Fork:
     machine = replayed(bundle, events)
     status, fault = machine.state.status, machine.state.fault
     if status == "cancelled":
@@ -168,6 +191,15 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event], new: 
     if new is not None:
         return _continued(bundle, new, events, failed)
     reopening = Reopening(bundle, events, failed)
+    if raised is not None:
+        event = replace(reopening.event(), raised={raised.owner: raised.limits}, by=raised.by)
+        return len(events), (event,), None
+    if fault.code == BUDGET:
+        raise RequestError(
+            f"the run {run_id} failed because a budget is used up: {fault.message}",
+            hint=fault.hint,
+            code="nothing_to_retry",
+        )
     if not reopening.ran:
         raise RequestError(
             f"the run {run_id} failed because of its definition and values, not because of a step, so it "

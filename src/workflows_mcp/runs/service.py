@@ -74,7 +74,7 @@ from workflows_mcp.runs.inspection import (
     RunList,
 )
 from workflows_mcp.runs.progress import ProgressTracker, asks
-from workflows_mcp.runs.redo import CheckpointResume, ConversationResume, Reruns, unpark
+from workflows_mcp.runs.redo import CheckpointResume, ConversationResume, RaisedBudgets, Reruns, unpark
 from workflows_mcp.runs.user_questions import Elicitation
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps import StepRegistry, default_registry
@@ -288,15 +288,17 @@ class Service:
         wait_seconds: float = 0.0,
         alone: bool = False,
         at_work: bool = False,
+        patient: bool = False,
         with_checkpoints: bool = False,
     ) -> Answer:
-        """Return the status. `alone`: the caller has no sub-agents and gets the questions of all tasks."""
+        """Return the status. `alone`: the caller has no sub-agents and gets the questions of all tasks.
+        `patient`: wait for the decisions of people too."""
         return await self._agents.answer(
             workflow_id,
             wait_seconds,
             alone=alone,
             at_work=at_work,
-            patient=True,
+            patient=patient,
             with_checkpoints=with_checkpoints,
         )
 
@@ -317,10 +319,18 @@ class Service:
 
     async def raise_budget(
         self, run_id: str, limits: Mapping[str, float], *, by: Identity, owner: str = ""
-    ) -> None:
-        """Allow agents to do more, as a person has decided."""
-        await self._engine.ensure_driven(run_id)
-        await self.decisions.raise_budget(run_id, limits, by=by, owner=owner)
+    ) -> str:
+        """Allow agents to do more, as a person has decided; return the run that continues.
+
+        That is a new run if a budget has made this one fail."""
+        if (await self._engine.view(run_id)).state.status != "failed":
+            await self._engine.ensure_driven(run_id)
+            await self.decisions.raise_budget(run_id, limits, by=by, owner=owner)
+            return run_id
+        await self.decisions.check_limits(run_id, limits, by)
+        made, _ = await self._reruns.retry(run_id, raised=RaisedBudgets(dict(limits), by, owner))
+        await self._engine.ensure_driven(made)
+        return made
 
     async def answer_form(
         self, run_id: str, step_id: str, content: dict[str, Value], *, by: Identity
@@ -394,7 +404,7 @@ class Service:
         Retrying twice returns the same new run. A task in progress is delegated again, in the same run. The
         new run can have a changed definition: a workflow by its name, its text or its file.
         """
-        new = self._changed_bundle(workflow, text, file)
+        new = await self._changed_bundle(run_of(run_id), workflow, text, file)
         if run_of(run_id) != run_id:
             if new is not None:
                 raise RequestError("a task keeps the definition of its run", hint="retry the run instead")
@@ -422,8 +432,8 @@ class Service:
 
         A run that waits for an agent or is parked is cancelled as superseded, unless `keep` is set.
         """
-        new = self._changed_bundle(workflow, text, file)
         run_id = run_of(workflow_id)
+        new = await self._changed_bundle(run_id, workflow, text, file)
         old = (await self._engine.view(run_id)).state
         waits = old.status == "running" and (asks(old) or old.parked is not None)
         made = await self._reruns.fork(workflow_id, step_id, new, request_id=request_id)
@@ -602,9 +612,22 @@ class Service:
         self._secrets.learn((*machine.bundle.secrets, *(name for plan in plans for name in plan.secrets)))
         return self._secrets.redact
 
-    def _changed_bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle | None:
-        given = any(it is not None for it in (workflow, text, file))
-        return self._checked_bundle(workflow, text, file) if given else None
+    async def _changed_bundle(
+        self, run_id: str, workflow: str | None, text: str | None, file: str | None
+    ) -> Bundle | None:
+        """Return the definition with which a run continues, if it is given another one.
+
+        Only a person can change the definition of a run with gates or budgets: it could leave them out."""
+        if all(it is None for it in (workflow, text, file)):
+            return None
+        by = caller()
+        bundle = (await self._engine.view(run_id)).bundle
+        if bundle.is_guarded and (by is None or not by.human):
+            message = f"the run {run_id} has gates or budgets, so only a person can change its definition"
+            await self.decisions.refused(run_id, "gate", message)
+            hint = f"tell the user: workflows-mcp retry {run_id} --definition FILE, in a terminal"
+            raise RequestError(message, hint=hint, code="only_people")
+        return self._checked_bundle(workflow, text, file)
 
     def _checked_bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle:
         """Return a workflow that the settings allow, and whose secrets exist."""

@@ -154,7 +154,8 @@ async def resume_workflow(
     since the checkpoint, a new run continues from there (`forked_from`); the old one does not change."""
     service = _service(ctx)
     run_id, fork_of = await service.resume(checkpoint_id, response)
-    return await graph_answer(service, run_id, wait_seconds, response_format, fork_of)
+    patient = run_id == checkpoint_id
+    return await graph_answer(service, run_id, wait_seconds, response_format, fork_of, patient=patient)
 
 
 @TOOLSET.tool("Schema of workflows", READS)
@@ -228,9 +229,14 @@ async def graph_answer(
     wait_seconds: float,
     response_format: str = "minimal",
     fork_of: CheckpointId | None = None,
+    *,
+    patient: bool = False,
 ) -> dict[str, Any]:
-    """Wait until a run pauses or ends. `fork_of`: the checkpoint that it was made from."""
-    found = await service.status(run_id, wait_seconds=wait_seconds, alone=True, with_checkpoints=True)
+    """Wait until a run pauses or ends. `fork_of`: the checkpoint that it was made from. `patient`: wait for
+    the decisions of people too."""
+    found = await service.status(
+        run_id, wait_seconds=wait_seconds, alone=True, patient=patient, with_checkpoints=True
+    )
     details = await service.inspector.details(run_id) if response_format == "detailed" else None
     return within(found.limits, lambda how: as_graph(found, how, details, fork_of))
 

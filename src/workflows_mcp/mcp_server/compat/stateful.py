@@ -135,7 +135,7 @@ async def get_workflow_status(
     """Where a run or a task is, why it waits, and the pending action, if any. Waits while steps run."""
     if workflow_id is None:
         return await _service(ctx).runs()
-    status = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds)
+    status = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, patient=True)
     return _typed(status.rendered("status"))
 
 

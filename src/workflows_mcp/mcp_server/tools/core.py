@@ -317,7 +317,7 @@ async def get_workflow_status(
     """Where a run is and why it waits. Waits itself while steps run, so do not poll faster."""
     if workflow_id is None:
         return await _service(ctx).runs()
-    found = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds)
+    found = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, patient=True)
     return found.rendered("status")
 
 
