@@ -37,7 +37,7 @@ If you cannot, submit {"is_error": true, "error": "…"}.
 4. While "running" or "waiting": get_workflow_status; tell the user `decisions`. Lost the id? Call it \
 without one.
 To write one, read an example: list_workflows(tags=["example"]), get_workflow_info(definition=true); \
-check yours with validate_workflow_yaml, save it in the project as .workflows/NAME.yaml.
+check yours with validate_workflow_yaml, save it as .workflows/NAME.yaml.
 """,
     "reactive": """\
 1. workflow_list, and workflow_get_info for inputs that you do not know.
@@ -122,7 +122,7 @@ def instructions(toolsets: Sequence[str], *, read_only: bool = False) -> str:
     text = _WHAT + _STEPS[first] + _LONG_VALUES
     if others:
         pairs = (f"{tool_for('start', way)}, {tool_for('answer', way)}" for way in others)
-        text += f"\nThe same in other shapes: {'; '.join(pairs)}. Keep to one."
+        text += f"\nIn other shapes: {'; '.join(pairs)}. Keep to one."
     return text
 
 
