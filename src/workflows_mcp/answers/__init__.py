@@ -28,7 +28,7 @@ from workflows_mcp.answers.history import (
 from workflows_mcp.answers.previews import Cut, Reader, cut, note, reader, shortened, within
 from workflows_mcp.answers.progress import progress_of
 from workflows_mcp.answers.report import Report, report_of
-from workflows_mcp.answers.report_text import FORMATS, Format, as_json, render
+from workflows_mcp.answers.report_text import Format, as_json, render
 from workflows_mcp.answers.results import (
     Redact,
     already_answered,
@@ -81,7 +81,6 @@ from workflows_mcp.answers.trace import (
 from workflows_mcp.answers.why import clock, why
 
 __all__ = [
-    "FORMATS",
     "MORE",
     "NEVER_SEEN",
     "STOP",

@@ -525,26 +525,26 @@ class _Recorder(Machine):
     # Notes
 
     def _note(self, number: int, event: Event) -> None:
-        for kind, text in self._said_of(event):
+        for kind, text in self._note_texts(event):
             by = getattr(event, "by", None)
             address = event.address if not isinstance(event, ExpressionStopped) else ""
             self.notes.append(Note(number, event.at, kind, text, address, by))
 
-    def _said_of(self, event: Event) -> Iterator[tuple[NoteKind, str]]:
+    def _note_texts(self, event: Event) -> Iterator[tuple[NoteKind, str]]:
         state = self.state
         match event:
             case Forked():
                 yield "forked", f"the run continues from here as a fork of {state.forked_from}"
             case Reopened(decision=decision):
                 steps = [address_of(key)[0] for key in event.steps]
-                again = f"run again, with what depends on them: {', '.join(steps)}"
+                rerun = f"run again, with what depends on them: {', '.join(steps)}"
                 if decision is None:
-                    yield "reopened", again
+                    yield "reopened", rerun
                 else:
                     self.decisions[-1].redone = steps
                     comment = f" ({decision.comment})" if decision.comment else ""
                     where = f"{decision.by} chose {decision.choice} at '{decision.address}'"
-                    yield "sent_back", f"{where}{comment}: {again}"
+                    yield "sent_back", f"{where}{comment}: {rerun}"
             case Refused():
                 yield "refused", f"{event.what}: {event.message}"
             case BudgetRaised():
@@ -552,7 +552,7 @@ class _Recorder(Machine):
                 whose = f" of {event.owner}" if event.owner else ""
                 yield "budget_raised", f"raised {limits}{whose}" if limits else "allowed what waited"
             case StateUpdated():
-                yield "state_updated", "; ".join(self._said_of_change(*it) for it in event.changes)
+                yield "state_updated", "; ".join(self._change_text(*it) for it in event.changes)
             case Interrupted():
                 if (opened := self._under_way.get(event.address)) is not None and opened.attempt is not None:
                     opened.attempt.interruptions += 1
@@ -580,7 +580,7 @@ class _Recorder(Machine):
                     f"found the workflow {event.name}, which the definition names by a value",
                 )
 
-    def _said_of_change(self, path: list[str | int], operation: str, value: Value) -> str:
+    def _change_text(self, path: list[str | int], operation: str, value: Value) -> str:
         shown = shortened(to_json(self._redact(value)), _VALUE_CHARS)
         return f"{operation} {path_text(tuple(path))}: {shown}"
 

@@ -23,7 +23,6 @@ from workflows_mcp.machine import Checked, iso
 from workflows_mcp.values import Value, to_json
 
 Format = Literal["md", "html", "json"]
-FORMATS: tuple[Format, ...] = ("md", "html", "json")
 _SHOWN_CHARS = 2_000
 _CELL_CHARS = 300
 
@@ -280,8 +279,8 @@ def _proof(proof: Proof) -> Iterator[Bullets | str]:
 
 
 def _comment(comment: str, redone: Sequence[str]) -> str:
-    again = f"runs again: {', '.join(redone)}" if redone else ""
-    return "; ".join(it for it in (comment, again) if it)
+    rerun = f"runs again: {', '.join(redone)}" if redone else ""
+    return "; ".join(it for it in (comment, rerun) if it)
 
 
 def _who(by: object) -> str:

@@ -200,6 +200,11 @@ def _explained(links: list[_Link], at: int, head: bytes, missing: int) -> Mismat
             return Mismatch("inserted", f"{which} inserted", number)
         if moved == stored:
             return Mismatch("reordered", f"event {number} was moved: {later + 1} comes first", number)
+    for earlier in reversed(range(at - 1)):
+        known = links[earlier].hash
+        if known is not None and _next(known, body) == stored:
+            which = f"event {number - 1} was" if earlier == at - 2 else f"events {earlier + 2} to {at} were"
+            return Mismatch("inserted", f"{which} inserted, with a hash", earlier + 2)
     if missing > 0:
         which = "an event was" if missing == 1 else f"{missing} events were"
         return Mismatch("removed", f"{which} removed before event {number}", number)

@@ -92,8 +92,8 @@ TEMPLATES = [
         uri_template=f"{RUN}{{id}}/report",
         name="run_report",
         title="Report of a run",
-        description="What a run did, who did it, what was checked, decided and refused, and whether its journal "
-        "was changed.",
+        description="What a run did, who did it, what was checked, decided and refused, and whether its "
+        "journal was changed.",
         mime_type=MARKDOWN,
     ),
     ResourceTemplate(
