@@ -170,8 +170,9 @@ def _split(hashes: bytes | None, count: int) -> list[bytes | None]:
 
 def _gap(position: int, count: int) -> Mismatch:
     if position > count:
-        which = f"event {position}" if position == count + 1 else f"events {count + 1} to {position}"
-        return Mismatch("removed", f"{which} of the journal are missing", count + 1)
+        one = position == count + 1
+        which = f"event {position} is" if one else f"events {count + 1} to {position} are"
+        return Mismatch("removed", f"{which} missing in the journal", count + 1)
     return Mismatch("inserted", f"events were inserted after event {position}", position + 1)
 
 
