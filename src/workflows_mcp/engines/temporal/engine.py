@@ -48,9 +48,10 @@ from workflows_mcp.engines.temporal.wire import (
     LocalListeners,
     RunStart,
     Sent,
+    events_to_hash,
 )
 from workflows_mcp.engines.temporal.worker import Activities, WorkerSupervisor, worker_of
-from workflows_mcp.engines.values import LargeValues, encode, join_events, split_events
+from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import (
@@ -368,7 +369,7 @@ class TemporalEngine(NotesOfRuns):
             if not self._store.is_intact(segment):
                 message = f"events from {position + 1} on were edited in the directory of large values"
                 mismatches.append(Mismatch("edited", message, position + 1))
-            bodies = split_events(self._store.unpacked(segment))
+            bodies = events_to_hash(self._store.unpacked(segment))
             batches.append(StoredBatch(position, bodies, chain.extend(bodies)))
             position += len(bodies)
         return batches, mismatches

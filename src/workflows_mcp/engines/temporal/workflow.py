@@ -40,12 +40,13 @@ from workflows_mcp.engines.temporal.wire import (
     Sent,
     StepTask,
     encode_command,
+    events_to_hash,
     notify_changed,
     notify_ended,
     run_start,
     sent,
 )
-from workflows_mcp.engines.values import LargeValues, decode_event, encode, join_events, split_events
+from workflows_mcp.engines.values import LargeValues, decode_event, encode, join_events
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.machine import (
@@ -183,8 +184,8 @@ class Run:
         """The last hash of the journal: the server keeps it apart from the events that it follows from."""
         chain = Chain.begin(self._machine.state.run_id, bundle_key(self._machine.bundle))
         for segment in self._start.segments:
-            chain.extend(split_events(in_use().unpacked(segment)))
-        chain.extend(self._written)
+            chain.extend(events_to_hash(in_use().unpacked(segment)))
+        chain.extend(events_to_hash(join_events(self._written)))
         return chain.head.hex()
 
     def _result(self) -> dict[str, Value]:
