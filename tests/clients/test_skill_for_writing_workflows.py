@@ -323,7 +323,7 @@ def test_the_head_of_the_skill_is_what_clients_read() -> None:
 
 
 @pytest.mark.slow
-def test_claude_code_has_the_skill_when_it_has_the_plugin(tmp_path: Path) -> None:
+def test_claude_code_has_the_skills_when_it_has_the_plugin(tmp_path: Path) -> None:
     """Its list of skills is read from what it tells a scripted model, and itself."""
     claude = claude_code(tmp_path)
     said = claude("plugin", "validate", "--strict", PLUGIN)
@@ -339,4 +339,5 @@ def test_claude_code_has_the_skill_when_it_has_the_plugin(tmp_path: Path) -> Non
         )
     told = [json.loads(line) for line in said.stdout.splitlines()]
     [begun] = [it for it in told if it["type"] == "system" and it.get("subtype") == "init"]
-    assert f"workflows:{SKILL.parent.name}" in begun["skills"]
+    own = {f"workflows:{path.parent.name}" for path in PLUGIN.glob("skills/*/SKILL.md")}
+    assert {"workflows:following-workflows", f"workflows:{SKILL.parent.name}"} <= own <= {*begun["skills"]}

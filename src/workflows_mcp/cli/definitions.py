@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import workflows_mcp
 from workflows_mcp.cli.run import terminal_settings, workflow_arguments
 from workflows_mcp.cli.terminal import (
     COMPLETED,
@@ -217,10 +216,11 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def plugin_command(_: argparse.Namespace) -> int:
-    """Print the directory of the Claude Code plugin: in the package, or in the source checkout."""
-    package = Path(workflows_mcp.__file__).parent
-    found = [it for it in (package / "plugin", package.parents[1] / "plugin") if it.is_dir()]
-    if not found:
+    """Print the directory of the Claude Code plugin."""
+    from workflows_mcp.mcp_server import plugin_directory
+
+    found = plugin_directory()
+    if found is None:
         raise RequestError("this installation has no plugin", hint="install workflows-mcp from a wheel")
-    print(found[0])
+    print(found)
     return 0

@@ -150,6 +150,7 @@ COMMANDS = (
                 "--engine", "NAME", "where runs are stored: embedded (a local file, the default) or temporal"
             ),
             flag("--read-only", "serve only tools that read runs, and run no steps"),
+            option("--task", "ID", "serve only this task of a run, e.g. to its sub-agent"),
             option(
                 "--http",
                 "HOST:PORT",

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 
-from workflows_mcp.errors import WorkflowsError
+from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.settings import load_settings, read_address, read_names, read_toolsets
 
 
@@ -19,6 +19,8 @@ def serve_command(options: argparse.Namespace) -> int:
         settings = dataclasses.replace(settings, workflow_tools=chosen)
     if options.read_only:
         settings = dataclasses.replace(settings, read_only=True)
+    if options.task is not None:
+        settings = dataclasses.replace(settings, task=_narrowed(settings.task, options.task))
     address = settings.http.address if options.http is None else read_address("--http", options.http)
     if address is not None:
         from workflows_mcp.mcp_server import serve_http
@@ -43,6 +45,16 @@ def serve_command(options: argparse.Namespace) -> int:
             raise _first(ours) from None
         # Nobody reads the answers any more: the client has gone, which is how a session ends.
     return 0
+
+
+def _narrowed(served: str, task: str) -> str:
+    """Return the task that an option names, inside of the one that the environment names."""
+    if served and task != served and not task.startswith(f"{served}."):
+        raise RequestError(
+            f"WORKFLOWS_TASK allows only '{served}', not '{task}'",
+            hint=f"leave out --task, or name '{served}' or a task inside of it",
+        )
+    return task
 
 
 def _first(group: BaseExceptionGroup[WorkflowsError]) -> WorkflowsError:

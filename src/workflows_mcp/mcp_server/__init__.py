@@ -11,14 +11,16 @@ from workflows_mcp.lazy import exports
 
 if TYPE_CHECKING:
     from workflows_mcp.mcp_server.http import serve_http
+    from workflows_mcp.mcp_server.plugin import plugin_directory
     from workflows_mcp.mcp_server.server import serve_stdio
 
-__all__ = ["serve_http", "serve_stdio"]
+__all__ = ["plugin_directory", "serve_http", "serve_stdio"]
 
 __getattr__ = exports(
     __name__,
     {
         "http": "serve_http",
+        "plugin": "plugin_directory",
         "server": "serve_stdio",
     },
 )

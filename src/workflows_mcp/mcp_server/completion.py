@@ -119,12 +119,12 @@ async def _of_command(service: Service, name: str, typed: str, given: Mapping[st
     words = f"{before} {done}".split()
     known: Known = {}
     if not words:
-        commands = [it for it in _COMMANDS if not (service.settings.read_only and it in _STARTING)]
+        commands = [it for it in _COMMANDS if service.settings.starts_runs or it not in _STARTING]
         known = {**dict.fromkeys(commands, ""), **_names(service)}
     elif words in (["resume"], ["status"]):
         known = await _runs(service)
     elif len(words) == 1 and words[0] != "list":
-        known = dict.fromkeys(("info",) if service.settings.read_only else ("info", "start"), "")
+        known = dict.fromkeys(("info", "start") if service.settings.starts_runs else ("info",), "")
     return {f"{done}{space}{it}": beside for it, beside in known.items()}
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
@@ -119,8 +119,11 @@ async def wait_for_service(ctx: ServerRequestContext[Any, Any], call_next: CallN
 
 
 def _open_service(settings: Settings) -> Service:
-    from workflows_mcp.runs import Service
+    """Open the service. A server for one task or only for reading leaves the runs of others alone."""
+    from workflows_mcp.runs import Service, TaskService
 
+    if settings.task:
+        return cast("Service", TaskService(Service.open(settings, recovers=False), settings.task))
     return Service.open(settings, recovers=not settings.read_only)
 
 

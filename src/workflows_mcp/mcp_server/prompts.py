@@ -150,8 +150,8 @@ class ServedPrompt(NamedTuple):
     render: Callable[[Service, Mapping[str, str]], Awaitable[str]]
 
 
-def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[ServedPrompt]:
-    """Return the prompts that do not come from workflows."""
+def prompts_of(toolsets: Sequence[str], *, read_only: bool = False, task: str = "") -> list[ServedPrompt]:
+    """Return the prompts that do not come from workflows. `task`: the only task that is served."""
     way = ways_of(toolsets)[0]
     calls = Calls.of(way)
 
@@ -175,6 +175,16 @@ def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Serv
         command = _optional("command", "list · NAME info · status ID")
         about = "List, describe and watch workflows."
         return [_prompt(workflow, "workflow", "Workflows", about, command, *words)]
+    for_task = _prompt(
+        sub_agent,
+        "workflow_sub_agent",
+        "Run a task of a workflow",
+        "The role of a sub-agent that runs one task of a workflow.",
+        PromptArgument(name="workflow_id", description="Id of the run, or of the task itself", required=True),
+        _optional("task_id", "The name of the task in the step of its run"),
+    )
+    if task:
+        return [for_task]
     command = _optional("command", "list · NAME info · NAME start --input key=value · resume ID · status ID")
     return [
         _prompt(
@@ -192,16 +202,7 @@ def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Serv
             "The role of an agent that runs a workflow, step by step.",
             PromptArgument(name="workflow_name", description="The workflow to run", required=True),
         ),
-        _prompt(
-            sub_agent,
-            "workflow_sub_agent",
-            "Run a task of a workflow",
-            "The role of a sub-agent that runs one task of a workflow.",
-            PromptArgument(
-                name="workflow_id", description="Id of the run, or of the task itself", required=True
-            ),
-            _optional("task_id", "The name of the task in the step of its run"),
-        ),
+        for_task,
     ]
 
 
@@ -237,8 +238,8 @@ def prompts_of_workflows(service: Service) -> list[ServedPrompt]:
 
 
 def offered_inputs(service: Service) -> dict[str, dict[str, dict[str, Any]]]:
-    """The inputs of each workflow with a prompt, by name; none on a read-only server."""
-    with_prompt = [] if service.settings.read_only else [it for it in service.list_workflows() if it.prompt]
+    """The inputs of each workflow with a prompt, by name; none on a server that starts no runs."""
+    with_prompt = [it for it in service.list_workflows() if it.prompt] if service.settings.starts_runs else []
     return {it.name: service.definitions.info(it.name)["inputs"] for it in with_prompt}
 
 
@@ -249,13 +250,19 @@ async def _render_workflow(workflow: str, service: Service, given: Mapping[str, 
 
 
 def _argument(name: str, declared: Mapping[str, Any]) -> PromptArgument:
+    required = bool(declared["required"])
+    return PromptArgument(name=name, description=describe_input(declared), required=required)
+
+
+def describe_input(declared: Mapping[str, Any]) -> str:
+    """Return what a user has to know of an input: its description, type, choices and default."""
     notes = [str(declared["description"])] if declared.get("description") else []
     notes.append(str(declared["type"]) if isinstance(declared["type"], str) else to_json(declared["type"]))
     if "enum" in declared:
         notes.append(f"one of {to_json(declared['enum'])}")
     if "default" in declared:
         notes.append(f"default {to_json(declared['default'])}")
-    return PromptArgument(name=name, description="; ".join(notes), required=bool(declared["required"]))
+    return "; ".join(notes)
 
 
 def _start(calls: Calls, workflow: str, inputs: Mapping[str, str]) -> str:

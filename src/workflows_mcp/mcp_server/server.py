@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
@@ -54,6 +55,7 @@ from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.prompts import ServedPrompt, prompts_of, prompts_of_workflows
 from workflows_mcp.mcp_server.resources import with_links
 from workflows_mcp.mcp_server.sdk import ClientLog, serve_changes, serve_lines
+from workflows_mcp.mcp_server.skills import SKILL, Skills
 from workflows_mcp.mcp_server.task_extension import WAIT_SECONDS, Tasks, knows_tasks
 from workflows_mcp.mcp_server.tooling import (
     Content,
@@ -64,7 +66,7 @@ from workflows_mcp.mcp_server.tooling import (
     tool_errors,
     without_nulls,
 )
-from workflows_mcp.mcp_server.toolsets import instructions, tools_of, why_not_served
+from workflows_mcp.mcp_server.toolsets import instructions, tools_of, toolsets_for_task, why_not_served
 from workflows_mcp.runs import startup_checks
 from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
@@ -90,18 +92,20 @@ class WorkflowsServer(ServerOfTheLibrary):
         self._settings = settings
         self._service = cast("Service", service)
         self._workflows = workflows
-        self._elicitation = None if settings.read_only else Elicitation()
+        # a sub-agent has no user who could fill in a form
+        self._elicitation = Elicitation() if settings.starts_runs else None
         tasks = Tasks(
             self._tool,
             stores_notes=not settings.read_only,
             elicitation=self._elicitation,
         )
+        self._skills = Skills(settings)
         super().__init__(
             "workflows-mcp",
             title="Workflows",
             version=__version__,
-            instructions=instructions(settings.toolsets, read_only=settings.read_only),
-            extensions=[tasks],
+            instructions=instructions(settings.toolsets, read_only=settings.read_only, task=settings.task),
+            extensions=[tasks, self._skills],
             middleware=[wait_for_service],
             log_level=_log_level(settings),
             request_state_security=sealing_of(settings.home),
@@ -112,7 +116,12 @@ class WorkflowsServer(ServerOfTheLibrary):
     @cached_property
     def _tools(self) -> dict[str, ServedTool]:
         settings = self._settings
-        own = tools_of(settings.toolsets, read_only=settings.read_only, workflow_tools=bool(self._workflows))
+        own = tools_of(
+            settings.toolsets,
+            read_only=settings.read_only,
+            workflow_tools=bool(self._workflows),
+            task=settings.task,
+        )
         return {tool.name: tool for tool in (*own, *self._workflows)}
 
     def _tool(self, name: str) -> ServedTool | None:
@@ -120,7 +129,8 @@ class WorkflowsServer(ServerOfTheLibrary):
 
     @cached_property
     def _prompts(self) -> dict[str, ServedPrompt]:
-        prompts = prompts_of(self._settings.toolsets, read_only=self._settings.read_only)
+        settings = self._settings
+        prompts = prompts_of(settings.toolsets, read_only=settings.read_only, task=settings.task)
         return {prompt.offered.name: prompt for prompt in prompts}
 
     async def run_stdio_async(self) -> None:
@@ -137,8 +147,9 @@ class WorkflowsServer(ServerOfTheLibrary):
             names = [tool.name for tool in await self.list_tools()]
             if name in names:
                 return await super().call_tool(name, arguments, context)
-            read_only = self._settings.read_only
-            hint = why_not_served(name, read_only=read_only) or did_you_mean(name, names, what="tools")
+            settings = self._settings
+            why = why_not_served(name, read_only=settings.read_only, task=settings.task)
+            hint = why or did_you_mean(name, names, what="tools")
             raise MCPError(INVALID_PARAMS, shortened(f"Unknown tool: {name}; {hint}"))
         given = without_nulls(tool, arguments)
         refuse_bad_arguments(tool, given, self._settings.limits)
@@ -173,7 +184,7 @@ class WorkflowsServer(ServerOfTheLibrary):
         return [*(prompt.offered for prompt in every.values()), *await super().list_prompts()]
 
     def _prompts_of_workflows(self) -> dict[str, ServedPrompt]:
-        if self._settings.read_only:
+        if not self._settings.starts_runs:
             return {}
         return {prompt.offered.name: prompt for prompt in prompts_of_workflows(self._service)}
 
@@ -216,7 +227,8 @@ class WorkflowsServer(ServerOfTheLibrary):
         return await complete(self._service, own, ref, argument, context)
 
     async def list_resources(self) -> list[Resource]:
-        return [*await resources.listed(self._service), *await super().list_resources()]
+        own = [*self._skills.resources_listed(), *await resources.listed(self._service)]
+        return [*own, *await super().list_resources()]
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         return [*resources.TEMPLATES, *await super().list_resource_templates()]
@@ -224,6 +236,8 @@ class WorkflowsServer(ServerOfTheLibrary):
     async def read_resource(
         self, uri: AnyUrl | str, context: Context[Service, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        if str(uri).startswith(SKILL):
+            return [self._skills.read(self._service, str(uri))]
         if resources.is_ours(str(uri)):
             return [await resources.read(self._service, str(uri))]
         try:
@@ -262,6 +276,8 @@ def _calling(context: Context[Service, Any]) -> AbstractContextManager[None]:
 
 
 def build_server(settings: Settings, *, exits_on_signals: bool = True) -> WorkflowsServer:
+    if settings.task:
+        settings = replace(settings, toolsets=toolsets_for_task(settings.toolsets))
     notices, log = Notices(InMemorySubscriptionBus()), ClientLog()
     service = LazyService(settings)
 
@@ -285,7 +301,7 @@ def build_server(settings: Settings, *, exits_on_signals: bool = True) -> Workfl
             sys.stdout = printed_to
 
     workflows: list[ServedTool] = []
-    if settings.workflow_tools and not settings.read_only:
+    if settings.workflow_tools and settings.starts_runs:
         from workflows_mcp.mcp_server.workflow_tools import workflow_tools
         from workflows_mcp.runs import Service
 

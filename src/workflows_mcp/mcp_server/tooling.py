@@ -157,6 +157,8 @@ class ToolRecord:
     """The ways that have a tool of their own for this; it is left out if only they are served."""
     answers_workflow_tools: bool = False
     """It is served whenever workflows are served as tools."""
+    serves_task: bool = False
+    """A server for one task has it, too."""
 
     @property
     def name(self) -> str:

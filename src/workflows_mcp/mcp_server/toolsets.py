@@ -58,6 +58,22 @@ resume_workflow(checkpoint_id, response). If it cannot be answered: {"is_error":
 """,
 }
 INSTRUCTIONS = _WHAT + _STEPS["core"] + _LONG_VALUES
+_FOR_TASK: dict[Way, dict[str, str]] = {
+    "core": {"next": "get_next_step", "answer": "submit_result", "watch": "get_workflow_status"},
+    "reactive": {
+        "next": "workflow_get_next_step",
+        "answer": "workflow_step_complete",
+        "watch": "workflow_get_next_step",
+    },
+}
+_ONE_TASK = """\
+Serves one task of a workflow run, and nothing else: workflow_id='{task}'.
+1. {next} with that workflow_id: the first step.
+2. While a step is pending: do exactly what its instructions say, then {answer} with that workflow_id; the \
+reply has the next step. If you cannot, say so with {answer}, as the instructions say.
+3. While status is "running" or "waiting": {watch}, which waits.
+4. "completed", "failed" or "cancelled": stop. The server has the result.
+"""
 _READ_ONLY = """\
 Knows workflows (YAML) and their runs. This server is read-only: it cannot start, answer, resume or cancel \
 anything; if the user wants that, say so.
@@ -68,9 +84,12 @@ anything; if the user wants that, say so.
 
 
 def tools_of(
-    toolsets: Sequence[str], *, read_only: bool = False, workflow_tools: bool = False
+    toolsets: Sequence[str], *, read_only: bool = False, workflow_tools: bool = False, task: str = ""
 ) -> list[ServedTool]:
-    """Return the tools of the core and of these toolsets. `workflow_tools`: workflows are tools, too."""
+    """Return the tools of the core and of these toolsets.
+
+    `workflow_tools`: workflows are tools, too. `task`: the only task that is served.
+    """
     ways = ways_of(toolsets)
     records = {
         name: record
@@ -80,13 +99,24 @@ def tools_of(
     for added in _ADDED:
         if added in toolsets:
             records |= toolset(added).records
-    return [record.make(ways[0]) for record in records.values() if record.only_reads or not read_only]
+    return [
+        record.make(ways[0])
+        for record in records.values()
+        if (record.only_reads or not read_only) and (record.serves_task or not task)
+    ]
 
 
-def why_not_served(name: str, *, read_only: bool) -> str | None:
+def toolsets_for_task(toolsets: Sequence[str]) -> tuple[str, ...]:
+    """Return these toolsets without `graph`, whose tools know only whole runs."""
+    return tuple(name for name in toolsets if name != "graph") or ("core",)
+
+
+def why_not_served(name: str, *, read_only: bool, task: str = "") -> str | None:
     """Explain why an existing tool is not served here; None if no toolset has such a tool."""
     for added in ("core", *_ADDED):
         record = toolset(added).records.get(name)
+        if record is not None and task and not record.serves_task:
+            return f"this server serves only '{task}' (WORKFLOWS_TASK), and '{name}' is not for that"
         if record is not None and read_only and not record.only_reads:
             return f"'{name}' changes runs, and this server is read-only (--read-only)"
         if record is not None:
@@ -113,9 +143,11 @@ def tool_for(role: Role, way: Way) -> str:
     return next(it.name for it in _loop_of(way) if it.role == role)
 
 
-def instructions(toolsets: Sequence[str], *, read_only: bool = False) -> str:
+def instructions(toolsets: Sequence[str], *, read_only: bool = False, task: str = "") -> str:
     """Return what a client shows to its model about this server."""
     first, *others = ways_of(toolsets)
+    if task and not read_only:
+        return _ONE_TASK.format(task=task, **_FOR_TASK[first]) + _LONG_VALUES
     if read_only:
         names = {"list": tool_for("list", first), "describe": tool_for("describe", first)}
         return _READ_ONLY.format_map(names) + _LONG_VALUES

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from workflows_mcp.machine import Identity
     from workflows_mcp.runs.callers import agent_around, calling_as, user_name
     from workflows_mcp.runs.decisions import read_limit
+    from workflows_mcp.runs.one_task import TaskService
     from workflows_mcp.runs.progress import (
         Progress,
         ProgressReport,
@@ -32,6 +33,7 @@ __all__ = [
     "ProgressTracker",
     "Service",
     "StepFailure",
+    "TaskService",
     "UserQuestion",
     "UserQuestions",
     "WorkflowSummary",
@@ -52,6 +54,7 @@ __getattr__ = exports(
     {
         "callers": "agent_around calling_as user_name",
         "decisions": "Identity OpenDecision read_limit",
+        "one_task": "TaskService",
         "progress": "Progress ProgressReport ProgressTracker has_stopped reporting_progress",
         "service": "Line Service WorkflowSummary read_yaml",
         "startup": "descriptor_limit raise_descriptor_limit startup_checks",

@@ -18,6 +18,7 @@ from workflows_mcp.machine import Identity
 
 AGENT_VARIABLES = (
     "WORKFLOWS_AGENT",
+    "WORKFLOWS_TASK",
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
     "CODEX_SANDBOX",

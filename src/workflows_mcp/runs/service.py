@@ -269,6 +269,10 @@ class Service:
         next_id = await self._agents.next_target(workflow_id)
         return await self._agents.answer(next_id, wait_seconds)
 
+    async def full_id(self, workflow_id: str) -> str:
+        """Return the full id of a task that is named in short; an id of no task is returned as it is."""
+        return await self._agents.full_id(workflow_id)
+
     async def next_step(
         self,
         workflow_id: str,
@@ -481,12 +485,12 @@ class Service:
             return ""
         return bundle_key(bundle)
 
-    async def note(self, run_id: str, note: str) -> None:
-        """Store a note beside a run, for its clients."""
-        await self._engine.heartbeat(run_id, note, self._now())
+    async def note(self, workflow_id: str, note: str) -> None:
+        """Store a note beside a run, or the run of a task, for its clients."""
+        await self._engine.heartbeat(run_of(workflow_id), note, self._now())
 
-    async def noted(self, run_id: str, note: str) -> bool:
-        return note in await self._engine.last_seen(run_id)
+    async def noted(self, workflow_id: str, note: str) -> bool:
+        return note in await self._engine.last_seen(run_of(workflow_id))
 
     async def prune(self, limits: Limits | None = None, *, dry_run: bool = False) -> dict[str, Any]:
         """Delete ended runs beyond the limits: those given, or those of the settings."""

@@ -16,6 +16,7 @@ setting in a file that could widen what workflows may do is ignored until the us
     WORKFLOWS_SECRETS_FILE     a file with secrets, NAME=value        [secrets_file]
     WORKFLOWS_TOOLSETS         which tools are served, by comma       [toolsets]
     WORKFLOWS_READ_ONLY        true: only tools that read runs        [read_only]
+    WORKFLOWS_TASK             the only task that is served           [task]
     WORKFLOWS_HTTP_<NAME>      where MCP is served over HTTP          [http] name = …
     WORKFLOWS_MCP_SERVERS      servers whose tools steps may call,    [mcp_servers.name]
                                as JSON
@@ -115,6 +116,8 @@ class Settings:
     toolsets: tuple[str, ...] = DEFAULT_TOOLSETS
     read_only: bool = False
     """Whether this process serves only tools that read runs, and runs no steps."""
+    task: str = ""
+    """The id of the only task (or run) that this server serves; empty: all."""
     http: HttpSettings = field(default_factory=HttpSettings)
     mcp_servers: Mapping[str, Any] = field(default_factory=dict)
     """MCP servers whose tools the server itself may call, by name."""
@@ -131,6 +134,11 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     trusts: Callable[[Path], bool] = field(default=lambda _: False, repr=False, compare=False)
     """Whether the user trusts a directory as it is now; otherwise its `.mcp.json` is ignored."""
+
+    @property
+    def starts_runs(self) -> bool:
+        """Whether clients of a server with these settings can start runs."""
+        return not (self.read_only or self.task)
 
     @property
     def store(self) -> Path:
@@ -413,6 +421,11 @@ def _some_text(key: str, value: Any) -> str:
     return value.strip()
 
 
+def _task(key: str, value: Any) -> str:
+    """Read the id of a task; empty text sets none."""
+    return "" if value == "" else _some_text(key, value)
+
+
 def _api_key(key: str, value: Any) -> str:
     """Check a key; the error does not show it."""
     text = _some_text(key, value)
@@ -503,6 +516,7 @@ _READERS: dict[str, Any] = {
     "secrets_file": _path,
     "toolsets": read_toolsets,
     "read_only": _flag,
+    "task": _task,
     "mcp_servers": _tables,
     "state_access": _one_of(STATE_ACCESS),
     "elicitation": _one_of(ELICITATION),

@@ -206,7 +206,7 @@ async def _completed(service: Service, run_id: str, wait_seconds: float, style: 
     return {"success": True, **await _read(service, run_id, wait_seconds, style)}
 
 
-@TOOLSET.tool("List workflows", READS, role="list", always_load=("reactive",))
+@TOOLSET.tool("List workflows", READS, role="list", always_load=("reactive",), serves_task=True)
 async def workflow_list(
     ctx: Ctx,
     include_global: Annotated[bool, Field(description="false: the project's only")] = True,
@@ -215,7 +215,7 @@ async def workflow_list(
     return _service(ctx).definitions.listed(include_global=include_global)
 
 
-@TOOLSET.tool("Describe a workflow", READS, role="describe", always_load=("reactive",))
+@TOOLSET.tool("Describe a workflow", READS, role="describe", always_load=("reactive",), serves_task=True)
 async def workflow_get_info(ctx: Ctx, workflow: Name) -> Annotated[Content, Info]:
     """What a workflow is for, and its inputs."""
     return _service(ctx).definitions.info(workflow)
@@ -241,7 +241,7 @@ async def workflow_start(
     return as_next(found, {"workflow_id": found.workflow_id}, found.state.flat)
 
 
-@TOOLSET.tool("Next step", ASSIGNS_STEP, shape=RunShape(_read))
+@TOOLSET.tool("Next step", ASSIGNS_STEP, shape=RunShape(_read), serves_task=True)
 async def workflow_get_next_step(
     ctx: Ctx,
     workflow_id: RunId,
@@ -262,6 +262,7 @@ async def workflow_get_next_step(
     shape=RunShape(_completed),
     role="answer",
     always_load=("reactive",),
+    serves_task=True,
 )
 async def workflow_step_complete(
     ctx: Ctx,
@@ -310,7 +311,7 @@ async def workflow_resume(
     return as_next(found, {**first, **resumption.about}, resumption.fields_of(found.state))
 
 
-@TOOLSET.tool("Definition", READS)
+@TOOLSET.tool("Definition", READS, serves_task=True)
 async def workflow_load_definition(ctx: Ctx, workflow: Name) -> Annotated[Content, Definition]:
     """A definition as it is written. Not needed to run it."""
     return _service(ctx).definitions.definition(workflow)
@@ -355,7 +356,7 @@ async def workflow_complete(
     return {"success": success, "status": found.status, **why, "final_state": state}
 
 
-@TOOLSET.tool("Read the state", READS)
+@TOOLSET.tool("Read the state", READS, serves_task=True)
 async def workflow_state_read(
     ctx: Ctx,
     workflow_id: Annotated[str, Field(description="Id of a run or checkpoint")],
@@ -366,7 +367,7 @@ async def workflow_state_read(
     return await read_state(_service(ctx), workflow_id, paths or (), task_id)
 
 
-@TOOLSET.tool("Write the state", RUNS_STEPS)
+@TOOLSET.tool("Write the state", RUNS_STEPS, serves_task=True)
 async def workflow_state_update(
     ctx: Ctx, workflow_id: RunId, updates: Updates, task_id: TaskId = None
 ) -> Annotated[Content, Updated]:
@@ -378,7 +379,7 @@ async def workflow_state_update(
     return {"success": True, "computed": computed, **({"errors": errors} if errors else {})}
 
 
-@TOOLSET.tool("Dependencies of a field", READS)
+@TOOLSET.tool("Dependencies of a field", READS, serves_task=True)
 async def workflow_state_dependencies(
     ctx: Ctx,
     workflow_id: Annotated[str, Field(description="Id of a run, or name of a workflow")],

@@ -112,7 +112,9 @@ async def start_workflow(
     return _typed(started.rendered("step"))
 
 
-@TOOLSET.tool("Submit a result", RUNS_STEPS, shape=_STATUS, role="answer", always_load=("core",))
+@TOOLSET.tool(
+    "Submit a result", RUNS_STEPS, shape=_STATUS, role="answer", always_load=("core",), serves_task=True
+)
 async def submit_result(
     ctx: Ctx,
     workflow_id: WorkflowId,
@@ -126,7 +128,7 @@ async def submit_result(
     return _typed(submitted.rendered("step"))
 
 
-@TOOLSET.tool("Run status", READS, shape=_STATUS, role="watch", always_load=("core",))
+@TOOLSET.tool("Run status", READS, shape=_STATUS, role="watch", always_load=("core",), serves_task=True)
 async def get_workflow_status(
     ctx: Ctx,
     workflow_id: Annotated[str | None, Field(description="Without it, the recent runs")] = None,
@@ -139,7 +141,7 @@ async def get_workflow_status(
     return _typed(status.rendered("status"))
 
 
-@TOOLSET.tool("Next step", ASSIGNS_STEP, shape=RunShape(_step))
+@TOOLSET.tool("Next step", ASSIGNS_STEP, shape=RunShape(_step), serves_task=True)
 async def get_next_step(
     ctx: Ctx,
     workflow_id: WorkflowId,
@@ -149,7 +151,9 @@ async def get_next_step(
     return as_step(await _service(ctx).next_step(workflow_id, task_id=task_id))
 
 
-@TOOLSET.tool("Submit the result of a step", RUNS_STEPS, shape=RunShape(_step, becomes_task=False))
+@TOOLSET.tool(
+    "Submit the result of a step", RUNS_STEPS, shape=RunShape(_step, becomes_task=False), serves_task=True
+)
 async def submit_step_result(
     ctx: Ctx,
     workflow_id: WorkflowId,

@@ -197,7 +197,14 @@ async def _controlled(service: Service, run_id: str, wait_seconds: float, style:
 STATUS = RunShape(_status)
 
 
-@TOOLSET.tool("List workflows", READS, role="list", always_load=("core", "graph"), replaced_in=("reactive",))
+@TOOLSET.tool(
+    "List workflows",
+    READS,
+    role="list",
+    always_load=("core", "graph"),
+    replaced_in=("reactive",),
+    serves_task=True,
+)
 async def list_workflows(
     ctx: Ctx,
     tags: Annotated[Texts, Field(description="Only those with all these tags")] = None,
@@ -223,7 +230,12 @@ async def list_workflows(
 
 
 @TOOLSET.tool(
-    "Describe a workflow", READS, role="describe", always_load=("core", "graph"), replaced_in=("reactive",)
+    "Describe a workflow",
+    READS,
+    role="describe",
+    always_load=("core", "graph"),
+    replaced_in=("reactive",),
+    serves_task=True,
 )
 async def get_workflow_info(
     ctx: Ctx,
@@ -269,6 +281,7 @@ async def start_workflow(
     always_load=("core",),
     replaced_in=("graph", "reactive"),
     answers_workflow_tools=True,
+    serves_task=True,
 )
 async def submit_result(
     ctx: Ctx,
@@ -293,7 +306,7 @@ async def submit_result(
     return submitted.rendered("step")
 
 
-@TOOLSET.tool("Next step", ASSIGNS_STEP, shape=STATUS, replaced_in=("graph", "reactive"))
+@TOOLSET.tool("Next step", ASSIGNS_STEP, shape=STATUS, replaced_in=("graph", "reactive"), serves_task=True)
 async def get_next_step(
     ctx: Ctx,
     workflow_id: RunId,
@@ -305,7 +318,13 @@ async def get_next_step(
 
 
 @TOOLSET.tool(
-    "Run status", READS, shape=STATUS, role="watch", always_load=("core",), answers_workflow_tools=True
+    "Run status",
+    READS,
+    shape=STATUS,
+    role="watch",
+    always_load=("core",),
+    answers_workflow_tools=True,
+    serves_task=True,
 )
 async def get_workflow_status(
     ctx: Ctx,
@@ -321,7 +340,7 @@ async def get_workflow_status(
     return found.rendered("status")
 
 
-@TOOLSET.tool("Run state", READS)
+@TOOLSET.tool("Run state", READS, serves_task=True)
 async def get_workflow_state(
     ctx: Ctx,
     workflow_id: RunId,
@@ -375,7 +394,7 @@ async def control_workflow(
     return found.rendered("step")
 
 
-@TOOLSET.tool("Validate a workflow", READS)
+@TOOLSET.tool("Validate a workflow", READS, serves_task=True)
 async def validate_workflow_yaml(
     ctx: Ctx, yaml_content: Annotated[str, Field(description="The whole definition")]
 ) -> Annotated[Content, Validation]:

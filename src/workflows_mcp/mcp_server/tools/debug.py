@@ -69,7 +69,7 @@ async def workflow_debug_info(ctx: Ctx, workflow_id: RunId) -> Annotated[Content
     return await _service(ctx).debugger.debug_info(workflow_id)
 
 
-@TOOLSET.tool("Test a transform", READS)
+@TOOLSET.tool("Test a transform", READS, serves_task=True)
 async def workflow_test_transformation(
     ctx: Ctx,
     transform: Annotated[str, Field(description="JavaScript, as in state_schema.computed")],
@@ -82,7 +82,7 @@ async def workflow_test_transformation(
     return await debugger.test_transformation(transform, input, context, validate)
 
 
-@TOOLSET.tool("Explain a workflow", READS)
+@TOOLSET.tool("Explain a workflow", READS, serves_task=True)
 async def workflow_explain_plan(
     ctx: Ctx,
     workflow: Annotated[str, Field(description="Its name")],

@@ -40,7 +40,7 @@ class Keys(TypedDict):
     more: NotRequired[int]
 
 
-@TOOLSET.tool("Save to memory", OVERWRITES)
+@TOOLSET.tool("Save to memory", OVERWRITES, serves_task=True)
 async def save_to_memory(
     ctx: Ctx, key: Key, value: Annotated[AnyOrNull, Field(description="Any JSON value; null deletes the key")]
 ) -> Annotated[Content, Saved]:
@@ -49,7 +49,7 @@ async def save_to_memory(
     return {"saved": value is not None, "key": key}
 
 
-@TOOLSET.tool("Load from memory", READS)
+@TOOLSET.tool("Load from memory", READS, serves_task=True)
 async def load_from_memory(
     ctx: Ctx,
     key: Key,
@@ -69,7 +69,7 @@ async def load_from_memory(
     return {"key": key, "found": True, "text": part, "total_chars": len(text), **more}
 
 
-@TOOLSET.tool("List keys of the memory", READS)
+@TOOLSET.tool("List keys of the memory", READS, serves_task=True)
 async def list_memory_keys(
     ctx: Ctx,
     prefix: Annotated[str, Field(description="Only keys with this prefix")] = "",
