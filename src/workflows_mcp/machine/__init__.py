@@ -5,7 +5,6 @@ from __future__ import annotations
 from workflows_mcp.machine import events
 from workflows_mcp.machine.chain import (
     HASH_BYTES,
-    PROOF_DIGITS,
     Audit,
     Chain,
     Mismatch,
@@ -89,7 +88,6 @@ from workflows_mcp.machine.state import (
 __all__ = [
     "HASH_BYTES",
     "LEFT_OPEN",
-    "PROOF_DIGITS",
     "TERMINAL",
     "WRITABLE",
     "Answered",
