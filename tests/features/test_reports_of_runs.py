@@ -382,4 +382,4 @@ blocks:
 
     report = asyncio.run(go())
     for form in ("md", "html", "json"):
-        assert "hunter2" not in render(report, form)  # type: ignore[arg-type]
+        assert "hunter2" not in render(report, form)

@@ -55,7 +55,6 @@ from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import (
-    HASH_BYTES,
     Answered,
     Audit,
     Chain,
@@ -82,6 +81,9 @@ _GUARANTEE = (
     "The events follow from the history that the Temporal server keeps: no client can edit it, but who can "
     "write to the database of the server can. The hash that is compared was stored when the run ended."
 )
+
+_CLOSING_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""How long to wait until a run that has ended is closed on the server, too."""
 
 _UPDATES_AT_ONCE = 8
 """The server allows ten updates of a run at once, and delays more for long."""
@@ -377,11 +379,13 @@ class TemporalEngine(NotesOfRuns):
     async def proof(self, run_id: str) -> str:
         if not (await self._cache.now(run_id)).is_final:
             return ""
-        memo = await self._memo(run_id) or {}
-        if "proof" in memo:
-            return str(memo["proof"])
-        batches, _ = await self._stored_batches(run_id)  # ended by the server, or by an earlier version
-        return (batches[-1].hashes or b"")[-HASH_BYTES:].hex() if batches else ""
+        for pause in _CLOSING_SECONDS:
+            described = await self._handle(run_id).describe()
+            memo = await described.memo()
+            if "proof" in memo or described.status is not WorkflowExecutionStatus.RUNNING:
+                return str(memo.get("proof", ""))
+            await asyncio.sleep(pause)
+        return ""
 
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         try:
