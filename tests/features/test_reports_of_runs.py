@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from workflows_mcp.answers import Report, as_json, render
-from workflows_mcp.errors import RequestError
+from workflows_mcp.errors import Damaged, RequestError
 from workflows_mcp.machine import Identity
 from workflows_mcp.runs import Service, calling_as
 from workflows_mcp.settings.model import Settings, TemporalSettings
@@ -266,11 +266,22 @@ def test_the_report_counts_sub_agents_and_shows_the_steps_of_each(reported: Repo
 
 REACTIVE = """
 name: state
-default_state: {raw: {count: 0}}
 state_schema: {raw: {count: number}}
+default_state: {raw: {count: 0}}
 steps:
-  - {id: ask, type: user_input, prompt: "Which?", state_update: {path: "raw.name", value: "result"}}
+  - {id: ask, type: user_input, prompt: "Which?"}
 """
+
+
+def test_changes_of_the_state_by_agents_are_reported(reported: Reported) -> None:
+    async def scenario(service: Service) -> Report:
+        run_id = (await service.start(text=REACTIVE)).workflow_id
+        await service.conversations.update(run_id, [{"path": "raw.count", "value": 7}])
+        return await service.report(run_id)
+
+    report = reported(scenario)
+    assert [(it.kind, it.text) for it in report.notes] == [("state_updated", "set raw.count: 7")]
+    assert statuses(report) == {"ask": "under way"}
 
 
 def test_interruptions_by_the_user_and_the_end_of_a_cancelled_run_are_reported(reported: Reported) -> None:
@@ -287,6 +298,74 @@ def test_interruptions_by_the_user_and_the_end_of_a_cancelled_run_are_reported(r
     ask = next(it for it in report.steps if it.step == "ask")
     assert (ask.status, ask.attempts[0].outcome) == ("stopped", "stopped")
     assert ("cancelled", "") in deviations(report)
+
+
+BUDGET = """
+name: budget
+budget: {agent_steps: 1}
+blocks:
+  - {id: one, type: Prompt, inputs: {prompt: "1?"}}
+  - {id: two, type: Prompt, depends_on: [one], inputs: {prompt: "2?"}}
+"""
+
+
+def test_a_raised_budget_is_reported_with_who_raised_it_and_how_long_the_run_waited(
+    reported: Reported,
+) -> None:
+    async def scenario(service: Service) -> Report:
+        run_id = (await service.start(text=BUDGET)).workflow_id
+        await service.submit(run_id, "1")
+        await service.raise_budget(run_id, {"agent_steps": 2}, by=ADA)
+        answer = await service.submit(run_id, "2", wait_seconds=20)
+        assert answer.status == "completed", answer
+        return await service.report(run_id)
+
+    report = reported(scenario)
+    assert [(it.kind, it.text, it.by) for it in report.notes] == [
+        ("budget_raised", "raised agent_steps to 2", ADA)
+    ]
+    assert deviations(report) == [("budget_raised", "")]
+    assert report.totals.waited_for_people > 0
+    assert [it.performer for it in report.steps[1].attempts] == ["agent"]
+
+
+def test_on_temporal_edited_files_of_large_values_are_evident_and_so_is_another_last_hash(
+    settings: Settings, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("temporalio", reason="pip install -e .[temporal]")
+    address = request.getfixturevalue("temporal_address")
+    temporal = TemporalSettings(host=address.host, task_queue=address.task_queue)
+    given = replace(settings, engine="temporal", temporal=temporal)
+    text = "name: w\nblocks:\n  - {id: ask, type: Prompt, inputs: {prompt: 'The log?'}}\n"
+
+    async def go() -> list[Report]:
+        async with Service.open(given) as service:
+            run_id = (await service.start(text=text)).workflow_id
+            answer = await service.submit(run_id, "a long line\n" * 100_000)
+            assert len(answer.proof) == 16
+            reports = [await service.report(run_id, expected=answer.proof)]
+            found = await service._engine._memo(run_id)  # type: ignore[attr-defined]
+            changed = {**found, "proof": "0" * 64}
+
+            async def memo(_: str) -> dict[str, Any]:
+                return changed
+
+            monkeypatch.setattr(service._engine, "_memo", memo)
+            reports.append(await service.report(run_id))
+            for file in given.blobs.glob("*/*"):
+                file.write_bytes(b"x" + file.read_bytes()[1:])
+            with pytest.raises(Damaged, match="a large value was changed"):
+                await service.report(run_id)
+            for file in given.blobs.glob("*/*"):
+                file.unlink()
+            with pytest.raises(Damaged, match="a large value is missing"):
+                await service.report(run_id)
+            return reports
+
+    untouched, other = asyncio.run(go())
+    assert untouched.proof.holds
+    assert "do not lead to the hash that was stored" in other.deviations[0].text
+    assert "Temporal server keeps" in render(untouched, "md")
 
 
 # How it is written

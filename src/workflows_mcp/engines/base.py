@@ -116,7 +116,7 @@ class Engine(Protocol):
         """The journal as far as it can be read, and what of the store does not fit it."""
 
     async def proof(self, run_id: str) -> str:
-        """The last hash of the journal of a run that has ended, in hex; empty before, or if none is stored."""
+        """The last hash of a run that has ended, in hex; empty before, or if none is stored."""
 
     async def fork(
         self,
