@@ -1,5 +1,5 @@
 """`python -m bench [part …]`: durability, sharing, loading, starting, shell, reactive, memory, process,
-protocol, http, temporal; none: all."""
+protocol, hooks, http, temporal; none: all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 
 from bench import (
     durability,
+    hooks,
     http,
     loading,
     memory,
@@ -29,6 +30,7 @@ PARTS = {
     "memory": memory.run,
     "process": process.run,
     "protocol": protocol.run,
+    "hooks": hooks.run,
     "http": http.run,
     "temporal": temporal.run,
 }

@@ -64,10 +64,14 @@ class Limits:
     """The nesting depth of a definition."""
     parallel_steps: int = 100
     """The steps that one process runs at the same time."""
+    parallel_agents: int = 10
+    """The programs of agents that one process runs at the same time."""
     wait_seconds: float = 45.0
     """The longest time that one call waits for a run."""
     action_lease_seconds: float = 300.0
     """The time without a sign of a sub-agent after which another may take over its task."""
+    stop_refusals: int = 3
+    """How often in a row an agent that does nothing is kept from ending its turn; see docs/clients.md."""
     argument_bytes: int = 10 * MIB
     """The size of one argument of a tool, such as a result; a definition may have `document_bytes`."""
     value_depth: int = 200

@@ -22,7 +22,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "plan": {"expressions"},
     "machine": {"plan", "expressions"},
     "policy": set(),
-    "steps": {"policy", "expressions"},
+    "steps": {"policy", "plan", "expressions"},
     "dialects": {"steps", "plan", "expressions"},
     "library": {"dialects", "steps", "plan"},
     "engines": {"steps", "policy", "machine", "plan", "expressions", "temporal_dev"},
@@ -38,9 +38,10 @@ MAY_KNOW: dict[str, set[str]] = {
         "plan",
         "expressions",
     },
-    "mcp_server": {"runs", "answers"},
-    "cli": {"runs", "answers", "mcp_server", "temporal_dev"},
-    "__main__": {"cli"},
+    "hook": set(),
+    "mcp_server": {"runs", "answers", "hook"},
+    "cli": {"runs", "answers", "mcp_server", "temporal_dev", "hook"},
+    "__main__": {"cli", "hook"},
 }
 """Which packages a package may import from. docs/how-it-works.md has a simpler picture."""
 

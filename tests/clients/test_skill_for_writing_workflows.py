@@ -247,8 +247,8 @@ def kinds(definition: str) -> set[str]:
 def test_each_dialect_names_all_of_its_step_types_and_no_other(section: str, definition: str) -> None:
     [listed] = re.findall(r"^- Types: (.*?)(?=^- )", SECTIONS[section], re.M | re.S)
     named = set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", listed)))
-    own = kinds(definition) - {"Workflow"}  # another name of ExecuteWorkflow
-    assert named == (own if section == "Graph" else own - kinds("block"))
+    blocks = kinds("block") - {"Workflow", "gate"}  # other names of ExecuteWorkflow and Gate
+    assert named == (blocks if section == "Graph" else kinds(definition) - blocks - {"Workflow"})
 
 
 def words_of(schema: object) -> Iterator[str]:
@@ -319,7 +319,7 @@ def test_the_head_of_the_skill_is_what_clients_read() -> None:
     assert above["name"] == SKILL.parent.name
     assert re.fullmatch(r"[a-z0-9-]{1,64}", above["name"])
     assert len(above["description"]) <= 1024
-    assert len(TEXT) < 12_000, "it is read as a whole when it is needed"
+    assert len(TEXT) < 13_000, "it is read as a whole when it is needed"
 
 
 @pytest.mark.slow

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pwd
 import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support import forked
+from support.screen import Screen
+from workflows_mcp.runs.callers import AGENT_VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +31,8 @@ class Project:
         self.path = directory / "project"
         self.remote = directory / "remote.git"
         self.path.mkdir()
-        keep = {key: value for key, value in os.environ.items() if not key.startswith(("WORKFLOWS_", "GIT_"))}
+        of_agents = ("WORKFLOWS_", "GIT_", *AGENT_VARIABLES)
+        keep = {key: value for key, value in os.environ.items() if not key.startswith(of_agents)}
         self.environment = {
             **keep,
             "WORKFLOWS_HOME": str(directory / "home"),
@@ -72,6 +77,17 @@ class Project:
         answer: dict[str, Any] = json.loads(done.stdout)
         return done.returncode, answer
 
+    def decide(self, answer: dict[str, Any], choice: str) -> tuple[int, dict[str, Any]]:
+        """A person decides at the gate of a run, at a terminal."""
+        desk = SimpleNamespace(command=forked.command(), workspace=self.path, environment=self.environment)
+        screen = Screen(desk, "answer", answer["workflow_id"], choice, "--json")
+        screen.wait_for("comment")
+        screen.type("as discussed\n")
+        screen.wait_for("type approve to confirm")
+        screen.type("approve\n")
+        code, printed = screen.end()
+        return code, json.loads(printed)
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
@@ -84,35 +100,32 @@ def answers(project: Project, tmp_path: Path, **given: Any) -> str:
     return str(path)
 
 
-def release(project: Project, tmp_path: Path, *, tests: str = "true", approve: Any = None) -> tuple[int, Any]:
-    more = [] if approve is None else ["--answers", answers(project, tmp_path, approve=approve)]
+def release(project: Project, *, tests: str = "true") -> tuple[int, Any]:
     publish = 'echo "published $VERSION" > ../published.txt'
-    return project.run(
-        "release.yaml",
-        *(
-            "--input",
-            "version=1.4.0",
-            "--input",
-            f"test_command={tests}",
-            "--input",
-            f"publish_command={publish}",
-        ),
-        *more,
-    )
+    given = {"version": "1.4.0", "test_command": tests, "publish_command": publish}
+    inputs = [part for name, value in given.items() for part in ("--input", f"{name}={value}")]
+    return project.run("release.yaml", *inputs)
 
 
-@pytest.mark.rows("G10", "G15")
+@pytest.mark.rows("G10", "P1")
 def test_a_release_is_tested_tagged_approved_and_published(project: Project, tmp_path: Path) -> None:
-    code, answer = release(project, tmp_path, tests="python3 app.py", approve="Yes, go ahead")
+    code, answer = release(project, tests="python3 app.py")
+    assert (code, answer["status"]) == (3, "waiting"), answer
+    assert "v1.4.0 is tagged here" in answer["decisions"][0]["message"]
+    assert project.git("tag", at=project.remote) == ""
+    code, answer = project.decide(answer, "approve")
     assert (code, answer["status"]) == (0, "completed"), answer
+    decided_by = answer["outputs"].pop("decided_by")
+    assert decided_by == pwd.getpwuid(os.getuid()).pw_name
     assert answer["outputs"] == {"released": True, "tag": "v1.4.0", "changes": "- Add the app\n"}
     assert project.git("tag", at=project.remote) == "v1.4.0"
     assert "- Add the app" in project.git("tag", "-l", "--format=%(contents)", "v1.4.0")
     assert (tmp_path / "published.txt").read_text() == "published 1.4.0\n"
 
 
+@pytest.mark.rows("P1")
 def test_a_release_that_is_not_approved_leaves_nothing_behind(project: Project, tmp_path: Path) -> None:
-    code, answer = release(project, tmp_path, approve="no, not today")
+    code, answer = project.decide(release(project)[1], "reject")
     assert (code, answer["status"]) == (0, "completed"), answer
     assert answer["outputs"]["released"] is False
     assert project.git("tag") == ""
@@ -121,12 +134,10 @@ def test_a_release_that_is_not_approved_leaves_nothing_behind(project: Project, 
 
 
 @pytest.mark.parametrize("broken", ["tests", "clean"])
-def test_a_release_that_is_not_ready_fails_and_asks_nobody(
-    project: Project, tmp_path: Path, broken: str
-) -> None:
+def test_a_release_that_is_not_ready_fails_and_asks_nobody(project: Project, broken: str) -> None:
     if broken == "clean":
         project.write("app.py", "print('two')\n")
-    code, answer = release(project, tmp_path, tests="exit 3" if broken == "tests" else "true")
+    code, answer = release(project, tests="exit 3" if broken == "tests" else "true")
     assert (code, answer["status"]) == (1, "failed")
     assert f"'{broken}'" in answer["error"]["message"]
     assert project.git("tag") == ""

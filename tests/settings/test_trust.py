@@ -58,6 +58,7 @@ WIDENING = {
     "mcp_servers": '[mcp_servers.evil]\ncommand = "evil"',
     "workflow_tools": 'workflow_tools = ["all"]',
     "elicitation": 'elicitation = "never"',
+    "hooks": 'hooks = "off"',
     "engine": 'engine = "temporal"',
     "temporal.host": '[temporal]\nhost = "evil.example:7233"',
     "temporal.namespace": '[temporal]\nnamespace = "theirs"',
@@ -72,6 +73,7 @@ WIDENING = {
     "limits.run_days": "[limits]\nrun_days = 0.0001",
     "limits.max_ended_runs": "[limits]\nkept_runs = 1",
     "limits.store_bytes": "[limits]\nstore_bytes = 1",
+    "limits.stop_refusals": "[limits]\nstop_refusals = 1",
 }
 NARROWING = {
     "allow_commands": "allow_commands = false",
@@ -246,10 +248,12 @@ def test_the_page_says_the_same_as_the_code(place: str) -> None:
         assert ("needs trust" in row) == (place in WIDENING), row
 
 
-def test_a_limit_that_deletes_what_is_kept_needs_trust_whatever_it_is(project: Path, tmp_path: Path) -> None:
-    deleting = [name for name in rows() if name.startswith("limits.")]
-    assert deleting
-    for place in deleting:
+def test_a_limit_that_deletes_or_lets_agents_leave_needs_trust_whatever_it_is(
+    project: Path, tmp_path: Path
+) -> None:
+    named = [name for name in rows() if name.startswith("limits.")]
+    assert named
+    for place in named:
         name = place.partition(".")[2]
         (project / "workflows.toml").write_text(f"[limits]\n{name} = 1\n")
         assert load_settings(environment(tmp_path), workspace=project).limits == DEFAULT_LIMITS, name

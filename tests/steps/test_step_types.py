@@ -27,6 +27,7 @@ NAMES = [
     "Delegate",
     "ExecuteWorkflow",
     "Fail",
+    "Gate",
     "MCPCall",
     "MergeJSONState",
     "Prompt",
@@ -40,7 +41,7 @@ NAMES = [
     "Wait",
     "WriteJSONState",
 ]
-UNTOUCHING = ("Delegate", "ExecuteWorkflow", "Fail", "Prompt", "UserInput", "UserPrompt", "Wait")
+UNTOUCHING = ("Delegate", "ExecuteWorkflow", "Fail", "Gate", "Prompt", "UserInput", "UserPrompt", "Wait")
 
 
 @pytest.mark.rows("G26")
@@ -109,7 +110,7 @@ def test_a_type_has_a_name_of_its_own_and_one_in_each_dialect_that_has_it() -> N
     assert not {"Shell", "Prompt", "ExecuteWorkflow", *reactive - {"mcp_call"}} & set(
         registry.names("stateful")
     )
-    assert not {"Shell", "shell", "Prompt", "prompt", "delegate"} & set(registry.names("reactive"))
+    assert not {"Shell", "shell", "Prompt", "prompt"} & set(registry.names("reactive"))
     assert registry.find("shell", "stateful") is registry.find("Shell") is registry.get("Shell")
     assert registry.find("shell_command", "reactive") is registry.get("Shell")
     for name, dialect in (("shell", "graph"), ("Shell", "stateful"), ("MCPCall", "stateful"), ("x", "graph")):

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from workflows_mcp.answers.actions import Asked
-from workflows_mcp.answers.results import understood, violations
 from workflows_mcp.steps.base import Question
 from workflows_mcp.steps.prompts import UserPrompt
+from workflows_mcp.steps.results import Asked, understood
+from workflows_mcp.steps.schema_check import violations
 from workflows_mcp.values import Value
 
 pytestmark = pytest.mark.rows("S9")

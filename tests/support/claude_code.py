@@ -26,7 +26,7 @@ PACKAGE = "@anthropic-ai/claude-code@2"
 LEAST = (2, 1)
 """Older ones know no command of a plugin by its bare name."""
 RUN_SECONDS = 60
-_ALONE = {
+ALONE = {
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_TELEMETRY": "1",
     "DISABLE_ERROR_REPORTING": "1",
@@ -38,7 +38,7 @@ _ALONE = {
 
 def claude_code(home: Path) -> Claude:
     """A function that runs it with these arguments. Skips the test where it cannot be had, and says why."""
-    program = _on_the_path() or _installed()
+    program = claude_program()
 
     def run(
         *arguments: str | Path, cwd: Path | None = None, environment: Mapping[str, str] | None = None
@@ -46,7 +46,7 @@ def claude_code(home: Path) -> Claude:
         return subprocess.run(
             [program, *map(str, arguments)],
             cwd=cwd or home,
-            env={"PATH": os.environ["PATH"], "HOME": str(home), **_ALONE, **(environment or {})},
+            env={"PATH": os.environ["PATH"], "HOME": str(home), **ALONE, **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -55,6 +55,11 @@ def claude_code(home: Path) -> Claude:
         )
 
     return run
+
+
+def claude_program() -> str:
+    """Where it is. Skips the test where it cannot be had."""
+    return _on_the_path() or _installed()
 
 
 def _on_the_path() -> str | None:

@@ -32,21 +32,32 @@ class Codex(Protocol):
         *,
         cwd: Path,
         environment: Mapping[str, str],
+        resumes: bool = False,
+        settings: str = "",
     ) -> list[dict[str, Any]]: ...
 
 
 def codex_cli(home: Path) -> Codex:
     """A function that runs it with one MCP server, called `workflows`, whose tools need no approval."""
-    found = sorted(npm_package(PACKAGE).glob("node_modules/@openai/codex-*/vendor/*/bin/codex"))
-    if not found:
-        pytest.skip(f"{PACKAGE} has no program for this machine")
+    program = codex_program()
 
     def run(
-        asked: str, address: str, server: Sequence[str], *, cwd: Path, environment: Mapping[str, str]
+        asked: str,
+        address: str,
+        server: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        resumes: bool = False,
+        settings: str = "",
     ) -> list[dict[str, Any]]:
-        (home / "config.toml").write_text(_settings(address, server, environment), encoding="utf-8")
+        """`resumes` the last conversation; `settings` stand first in its file. Hooks in its home need no trust."""
+        whole = settings + _settings(address, server, environment)
+        (home / "config.toml").write_text(whole, encoding="utf-8")
+        hooks = ["--dangerously-bypass-hook-trust"] if (home / "hooks.json").exists() else []
+        last = ["resume", "--last"] if resumes else []
         said = subprocess.run(
-            [found[0], "exec", "--skip-git-repo-check", "--json", asked],
+            [program, "exec", *last, "--skip-git-repo-check", *hooks, "--json", asked],
             cwd=cwd,
             env={"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home)},
             stdin=subprocess.DEVNULL,
@@ -61,10 +72,16 @@ def codex_cli(home: Path) -> Codex:
     return run
 
 
-def _settings(address: str, server: Sequence[str], environment: Mapping[str, str]) -> str:
-    # JSON is TOML, as far as texts and lists of them go.
-    command, *arguments = server
-    of_server = "\n".join(f"{name} = {json.dumps(value)}" for name, value in environment.items())
+def codex_program() -> str:
+    """Where it is. Skips the test where it cannot be had."""
+    found = sorted(npm_package(PACKAGE).glob("node_modules/@openai/codex-*/vendor/*/bin/codex"))
+    if not found:
+        pytest.skip(f"{PACKAGE} has no program for this machine")
+    return str(found[0])
+
+
+def settings_of_model(address: str) -> str:
+    """The settings of Codex for a model on loopback."""
     return f"""\
 model = "scripted"
 model_provider = "loopback"
@@ -73,7 +90,15 @@ model_provider = "loopback"
 name = "loopback"
 base_url = "{address}/v1"
 wire_api = "responses"
+"""
 
+
+def _settings(address: str, server: Sequence[str], environment: Mapping[str, str]) -> str:
+    # JSON is TOML, as far as texts and lists of them go.
+    command, *arguments = server
+    of_server = "\n".join(f"{name} = {json.dumps(value)}" for name, value in environment.items())
+    return f"""\
+{settings_of_model(address)}
 [mcp_servers.workflows]
 command = {json.dumps(command)}
 args = {json.dumps(arguments)}

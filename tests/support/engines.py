@@ -13,6 +13,7 @@ from support.steps import Gate, Note, registry_of
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import Clock, SystemClock, VirtualClock
 from workflows_mcp.engines.executor import Executor
+from workflows_mcp.engines.headless import HeadlessAgents
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import UnknownWorkflow
@@ -20,6 +21,7 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.policy.rules import Policy
+from workflows_mcp.settings.agents import AgentCommand
 from workflows_mcp.steps.base import Step
 
 if TYPE_CHECKING:
@@ -48,11 +50,16 @@ class World:
         self.gate = Gate()
         self.found: dict[str, Bundle] = {}
         self.more: list[Step] = []
+        self.agents: dict[str, AgentCommand] = {}
 
     def executor(self) -> Executor:
         policy = Policy(self.home, limits=self.limits)
         return Executor(
-            registry_of(self.note, self.gate, *self.more), policy, self.home / "scratch", self.clock
+            registry_of(self.note, self.gate, *self.more),
+            policy,
+            self.home / "scratch",
+            self.clock,
+            agents=HeadlessAgents(self.agents),
         )
 
     def find(self, name: str, _: str) -> Bundle:

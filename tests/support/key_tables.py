@@ -12,7 +12,16 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from workflows_mcp.dialects import document, graph, keys, reactive, reactive_state, reactive_steps, stateful
+from workflows_mcp.dialects import (
+    document,
+    graph,
+    keys,
+    process,
+    reactive,
+    reactive_state,
+    reactive_steps,
+    stateful,
+)
 from workflows_mcp.dialects.keys import Key, Keys
 
 PAGES = Path(__file__).resolve().parents[2] / "docs"
@@ -22,6 +31,7 @@ SEE = {
         "prompt": "mcp.md#prompts",
         "elicitation": "toolsets.md#asking-the-user-directly",
         "secrets": "security.md#secrets",
+        "budget": "process.md#budgets",
         "fail_fast": "#failures",
         "inputs": "#inputs",
         "blocks": "#blocks",
@@ -36,11 +46,18 @@ SEE = {
         "on_interrupt": "#interruptions",
         "on_failure": "#failures",
         "outputs": "#shell",
+        "result": "process.md#result",
+        "verify": "process.md#verify",
+        "attempts": "process.md#verify",
+        "allow_tools": "process.md#allow_tools",
+        "on_reject": "process.md#gates",
+        "budget": "process.md#budgets",
     },
     "stateful document": {
         "prompt": "mcp.md#prompts",
         "elicitation": "toolsets.md#asking-the-user-directly",
         "secrets": "security.md#secrets",
+        "budget": "process.md#budgets",
         "inputs": "#inputs",
         "state_access": "#state",
         "steps": "#steps",
@@ -51,12 +68,14 @@ SEE = {
         "on_timeout": "graph-dialect.md#timeouts",
         "retry": "graph-dialect.md#retries",
     },
-    "stateful foreach": {"task": "#tasks"},
+    "stateful foreach": {"task": "#tasks", "budget": "process.md#budgets"},
+    "stateful workflow": {"budget": "process.md#budgets"},
     "reactive document": {
         "name": "#files-and-names",
         "prompt": "mcp.md#prompts",
         "elicitation": "toolsets.md#asking-the-user-directly",
         "secrets": "security.md#secrets",
+        "budget": "process.md#budgets",
         "imports": "#imports",
         "inputs": "#inputs",
         "default_state": "#first-values",
@@ -67,8 +86,24 @@ SEE = {
         "on_resume": "#continuing-later",
         "on_high_context_usage": "#a-full-context",
     },
-    "reactive include_workflow": {"state_update": "#changing-it", "on_error": "#a-step"},
-    "reactive parallel_foreach": {"sub_agent_task": "#tasks", "on_sub_agent_error": "#a-task"},
+    "reactive include_workflow": {
+        "state_update": "#changing-it",
+        "on_error": "#a-step",
+        "budget": "process.md#budgets",
+    },
+    "reactive parallel_foreach": {
+        "sub_agent_task": "#tasks",
+        "on_sub_agent_error": "#a-task",
+        "budget": "process.md#budgets",
+    },
+    "process step": {
+        "result": "#result",
+        "verify": "#verify",
+        "attempts": "#verify",
+        "allow_tools": "#allow_tools",
+        "on_reject": "#gates",
+        "budget": "#budgets",
+    },
 }
 """Where a page says more about a key."""
 
@@ -93,6 +128,9 @@ def tables() -> dict[str, Keys]:
         "reactive error_handling": reactive_steps.ERROR_HANDLING,
         "reactive error_collection": reactive_steps.COLLECTION,
         "reactive on_resume": reactive.ON_RESUME,
+        "process step": process.PROCESS,
+        "process check": process.CHECK,
+        "process budget": process.BUDGET,
     }
     for dialect in (stateful.STATEFUL, reactive_steps.REACTIVE):
         for kind, control in dialect.control.items():
@@ -136,7 +174,7 @@ def updated(text: str) -> str:
 
 
 def pages() -> list[Path]:
-    return sorted(PAGES.glob("*-dialect.md"))
+    return [*sorted(PAGES.glob("*-dialect.md")), PAGES / "process.md"]
 
 
 if __name__ == "__main__":

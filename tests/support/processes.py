@@ -52,17 +52,17 @@ class Background:
 
     def introduce(self) -> None:
         client = {"name": "test", "version": "1"}
-        self._ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
+        self.ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
         self._write({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        result = self._ask("tools/call", name=tool, arguments=arguments)["result"]
+        result = self.ask("tools/call", name=tool, arguments=arguments)["result"]
         assert not result.get("isError"), result
         answer = result["structuredContent"]
         assert isinstance(answer, dict)
         return answer
 
-    def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The answer. Everything that comes before it on stdout must be of the protocol, too."""
         self._asked += 1
         self._write({"jsonrpc": "2.0", "id": self._asked, "method": method, "params": parameters})

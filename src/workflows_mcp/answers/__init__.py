@@ -36,7 +36,6 @@ from workflows_mcp.answers.results import (
     failed_outputs,
     is_harmless,
     question_address,
-    reported_tokens,
 )
 from workflows_mcp.answers.run_view import RunView, Visited, blocks_in, run_view_of, target_of
 from workflows_mcp.answers.state import (
@@ -59,6 +58,7 @@ from workflows_mcp.answers.tasks import (
     all_tasks,
     given_up_at,
     has_ended,
+    is_delegated,
     joined,
     last_contact,
     pending_for,
@@ -131,6 +131,7 @@ __all__ = [
     "form_outcome",
     "given_up_at",
     "has_ended",
+    "is_delegated",
     "is_harmless",
     "joined",
     "journal_view",
@@ -149,7 +150,6 @@ __all__ = [
     "render",
     "replayed",
     "report_of",
-    "reported_tokens",
     "retry_note",
     "run_of",
     "run_view_of",

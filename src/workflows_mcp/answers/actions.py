@@ -8,8 +8,6 @@ One action delegates all tasks of a step, with one prompt for all sub-agents.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -37,15 +35,10 @@ from workflows_mcp.plan import (
     ForEach,
     Node,
     Operation,
-    example_result,
-    is_object,
     kind_of_operation,
     names_of_items,
-    properties_of,
-    result_outputs,
-    result_violations,
 )
-from workflows_mcp.steps import Question, Step, StepInputs, StepRegistry, StepResult
+from workflows_mcp.steps import Asked, Question, Step, StepInputs, StepRegistry, StepResult, asked_of
 from workflows_mcp.values import Value, to_json
 
 # Forms of a question: how often the user saw one, and with which outcome
@@ -227,6 +220,10 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """The evaluated expressions in the inputs of the step, and their values."""
     forms: FormOutcome
     """The forms of the question that the user was shown."""
+    asks_user: bool = False
+    """Whether it is a question to the user."""
+    agent_may_answer: bool = True
+    """Whether the agent may answer it without the user."""
     prompt: str = ""
     """The question as one text, for answers without instructions."""
     feedback: list[str] = []
@@ -278,15 +275,6 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 # Questions of steps, and two that no step type asks: about an interrupted step, and about invalid inputs
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A step that asks the agent, with its inputs and its question."""
-
-    step: Step
-    inputs: StepInputs
-    question: Question
-
-
 class _Interrupted(Step):
     """Asks what to do about an interrupted step; the machine acts on the decision."""
 
@@ -315,51 +303,6 @@ def interrupted_question(visited: Visited) -> Asked:
         describes_result=True,
     )
     return Asked(_Interrupted(), StepInputs(), question)
-
-
-_REPORTED = ("agent_used", "tokens_used")
-"""Fields beside a result that say how it was made; they are not part of it."""
-
-
-class TypedResult(Step):
-    """Takes the result of a step in the form of its `result`, a JSON Schema."""
-
-    name = "typed"
-    performer = "agent"
-
-    def __init__(self, step: Step, schema: dict[str, Value]) -> None:
-        self._step = step
-        self.schema = schema
-
-    def typed(self, question: Question) -> Question:
-        """Return a question that asks for this form."""
-        what = question.instructions
-        for start in (" Submit {", " Submit the actual", "; submit everything"):
-            what = what.partition(start)[0]
-        how = "Submit one result that fits result_schema."
-        return dataclasses.replace(
-            question,
-            instructions=f"{what.rstrip('.;')}. {how}",
-            result_schema=self.schema,
-            main_field=None,
-            describes_result=False,
-        )
-
-    def normalize_result(self, inputs: Any, result: Value) -> Value:
-        """Leave out what is reported beside the result, unless the schema asks for it."""
-        fields = properties_of(self.schema)
-        if isinstance(result, dict) and is_object(self.schema):
-            return {key: it for key, it in result.items() if key not in _REPORTED or key in fields}
-        return result
-
-    def violations(self, result: Value) -> list[str]:
-        return result_violations(result, self.schema)
-
-    def example(self) -> Value:
-        return example_result(self.schema)
-
-    def parse_result(self, inputs: Any, result: Any) -> StepResult:
-        return StepResult(result_outputs(result, self.schema))
 
 
 class _Unaskable(Step):
@@ -624,6 +567,8 @@ def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) 
         updates=_updates(visited) if visited is not None else [],
         replaced=visited.record.replaced if visited is not None else {},
         forms=forms,
+        asks_user=bool(question.for_user),
+        agent_may_answer=not question.for_user or question.agent_may_answer,
         feedback=list(record.feedback) if record is not None else [],
         attempts_left=node.attempts - record.rejections if node is not None and record is not None else 0,
         sent_back=sent_back,
@@ -704,11 +649,7 @@ def asked_by(visited: Visited, registry: StepRegistry) -> Asked:
         inputs = step.Inputs.model_validate(visited.record.inputs)
     except ValidationError as error:
         return unaskable(visited, step, error)
-    question = step.ask(inputs)
-    if visited.node.result is not None and do.by == "agent":
-        typed = TypedResult(step, visited.node.result)
-        return Asked(typed, inputs, typed.typed(question))
-    return Asked(step, inputs, question)
+    return asked_of(step, inputs, step.ask(inputs), visited.node.result if do.by == "agent" else None)
 
 
 def _of_task(view: RunView, address: str) -> dict[str, str]:

@@ -126,11 +126,11 @@ def _info_of(node: Node, plan: Plan, registry: StepRegistry) -> dict[str, Value]
 
 
 def _asks(bundle: Bundle, registry: StepRegistry) -> list[Value]:
-    """List the questions to the agent in the workflow and in the workflows that it calls."""
+    """List the questions to agents, and the gates, in the workflow and in the workflows that it calls."""
     asked: list[Value] = []
     for name, plan in _main_first(bundle):
         for node in plan.body.nodes:
-            if isinstance(node.do, Do) and node.do.by == "agent":
+            if isinstance(node.do, Do) and node.do.by != "server":
                 kind = type_name(node.do, plan.dialect, registry)
                 question: dict[str, Value] = {"step": node.id, "type": kind}
                 if name != bundle.main:

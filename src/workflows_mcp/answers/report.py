@@ -22,6 +22,7 @@ from workflows_mcp.errors import RequestError
 from workflows_mcp.machine import (
     HASH_BYTES,
     TERMINAL,
+    AgentsAssigned,
     Answered,
     Audit,
     BudgetRaised,
@@ -197,7 +198,7 @@ class ReportedStep(msgspec.Struct, omit_defaults=True):
 NoteKind = Literal[
     "forked", "reopened", "sent_back", "refused", "budget_raised", "state_updated", "interrupted",
     "timed_out", "parked", "resumed", "context_full", "marked", "cancelled", "expressions_stopped",
-    "workflow_loaded",
+    "workflow_loaded", "agents_assigned",
 ]  # fmt: skip
 
 
@@ -561,6 +562,9 @@ class _Recorder(Machine):
                 frame = state.frames.get(event.address)
                 if frame is not None and frame.kind not in ("retry", "wait") and frame.timeout is not None:
                     yield "timed_out", f"timed out after {frame.timeout:g} s"
+            case AgentsAssigned():
+                names = ", ".join(f"{name} by {command}" for name, command in event.agents.items())
+                yield "agents_assigned", f"commands of the settings perform the steps of agents: {names}"
             case Parked():
                 yield "parked", "the user interrupted the run"
             case Resumed():

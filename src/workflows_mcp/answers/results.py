@@ -1,11 +1,8 @@
 """Checks the result of a step before it becomes an event, and recognises harmless submissions.
 
     check_result(view, registry, "approve", {"confirmed": True})
-    violations({"confirmed": "maybe"}, schema)   # ["'confirmed' must be true or false, not text \"maybe\""]
-    example(schema)                              # {"confirmed": True}
 
-A result that does not fit is never stored, and the error says what would fit. The check supports the part of
-JSON Schema that actions use, and reports all violations at once.
+A result that does not fit is never stored, and the error says what would fit.
 """
 
 from __future__ import annotations
@@ -13,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workflows_mcp.answers.actions import Asked, TypedResult, asked_at, asked_by
+from workflows_mcp.answers.actions import asked_at, asked_by
 from workflows_mcp.answers.run_view import RunView, Visited
 from workflows_mcp.answers.tasks import outermost
 from workflows_mcp.answers.why import TELL_USER, until
-from workflows_mcp.errors import ExpressionError, InvalidResult, NotExpected
-from workflows_mcp.expressions import search
+from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine import TERMINAL, Frame, Record, TooLarge
 from workflows_mcp.plan import (
     Branch,
@@ -35,14 +31,18 @@ from workflows_mcp.plan import (
     Wait,
     While,
 )
-from workflows_mcp.steps import Question, StepRegistry, StepResult
+from workflows_mcp.steps import (
+    StepRegistry,
+    StepResult,
+    example_of,
+    fits,
+    reported_failure,
+    understood,
+    violations_of,
+)
 from workflows_mcp.values import (
     Value,
-    did_you_mean,
-    from_json,
-    kind_and_value,
     nearest,
-    shown,
     to_json,
     to_text,
 )
@@ -51,7 +51,6 @@ from workflows_mcp.values import (
 
 _LESS = "submit less of it, e.g. only the part that matters, or write it to a file and submit its path"
 _SHORTER = "That answer is too long to store. Please enter a shorter one."
-_FAILURE_KEYS = frozenset({"is_error", "isError", "error", "message"})
 Redact = Callable[[Value], Value]
 """Redacts secrets in a value from outside; see `policy.secrets`."""
 
@@ -70,7 +69,7 @@ def check_result(
     address = question_address(view, step_id)
     asked = asked_at(view, registry, address)
     normalized = clean(understood(asked, result))
-    wrong = _violations(asked, normalized)
+    wrong = violations_of(asked, normalized)
     if wrong and (failure := reported_failure(result)) is not None:
         return address, StepResult(_default_outputs(view, address), ok=False, message=to_text(clean(failure)))
     if wrong:
@@ -78,8 +77,7 @@ def check_result(
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
         reason = asked.step.rejection_message(asked.inputs, normalized)
         schema = asked.question.result_schema
-        shown_as = asked.step.example() if isinstance(asked.step, TypedResult) else example(schema)
-        fix = f"submit for example {to_json(shown_as)}"
+        fix = f"submit for example {to_json(example_of(asked))}"
         if asked.question.for_user:  # an example would be an answer that the user has not given
             fix = "submit what the user said in that form, or ask the user again if it is unclear"
         raise InvalidResult(
@@ -100,31 +98,6 @@ def check_result(
             for_user=_SHORTER if too_large else f"That answer cannot be used: {unfit}.",
         )
     return address, step_result
-
-
-def _violations(asked: Asked, result: Value) -> list[str]:
-    """Return what is wrong with a result; the schema of a `result` key can be any JSON Schema."""
-    if isinstance(asked.step, TypedResult):
-        return asked.step.violations(result)
-    return violations(result, asked.question.result_schema)
-
-
-def reported_tokens(result: Any) -> int:
-    """Return how many tokens an agent reports to have used; 0 if it does not."""
-    given = _read(result) if isinstance(result, str) else result
-    tokens = given.get("tokens_used") if isinstance(given, dict) else None
-    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0 else 0
-
-
-def reported_failure(result: Any) -> str | None:
-    """Return the message of `{"is_error": true, "error": "…"}`, which may answer any action."""
-    given = _read(result) if isinstance(result, str) else result
-    if not isinstance(given, dict) or not given.keys() <= _FAILURE_KEYS:
-        return None
-    if given.get("is_error") is not True and given.get("isError") is not True:
-        return None
-    texts = [text for key in ("error", "message") if isinstance(text := given.get(key), str) and text.strip()]
-    return texts[0] if texts else "the agent reported a failure without a reason"
 
 
 def _config(view: RunView, address: str) -> dict[str, Value]:
@@ -152,7 +125,7 @@ def already_answered(
         return False
     asked = asked_by(visited, registry)
     normalized = clean(understood(asked, result))
-    if _violations(asked, normalized):
+    if violations_of(asked, normalized):
         failure = reported_failure(result)
         return failure is not None and visited.record.message == clean(failure)
     return asked.step.parse_result(asked.inputs, normalized).outputs == visited.record.outputs
@@ -216,7 +189,9 @@ def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
         standing = f"'{step_id}': {_standing(view, step_id, [])}. " if step_id is not None else ""
         message = f"{standing}{what} asks nothing of you now: {people}"
         return NotExpected(message, hint=f"{TELL_USER}, and wait with {status}, wait_seconds=30)")
-    message = f"{what} asks nothing of you now: it is still working"
+    performed = [it for _, it in view.under_way("step") if it.headless]
+    doing = f"the agent '{performed[0].headless}' of the settings performs it" if performed else ""
+    message = f"{what} asks nothing of you now: {doing or 'it is still working'}"
     return NotExpected(message, hint=f"wait for it with {status}, wait_seconds=30)")
 
 
@@ -233,6 +208,8 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
     frame = view.frame_at(visited.address)
     if frame is not None and frame.kind == "wait":
         return _waits(frame, view.now)
+    if frame is not None and frame.kind == "step" and frame.headless:
+        return f"the agent '{frame.headless}' of the settings performs it"
     if frame is not None and frame.kind == "gate":
         return "it is a gate, and only a person can decide it"
     if frame is not None and frame.kind == "verify":
@@ -243,6 +220,8 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
         return f"it is asked again, as '{view.question_id(visited.address)}'"
     if _was_answered(visited.node, visited.record):
         return "it has been answered already, with another result"
+    if getattr(visited.node.do, "by", "") == "human":
+        return "only a person can decide it, and the run has not come to it yet"
     if not _by_agent(visited.node):
         return "the server runs it"
     status = visited.record.status
@@ -275,65 +254,6 @@ def _by_agent(node: Node) -> bool:
 
 def _was_answered(node: Node, record: Record) -> bool:
     return _by_agent(node) and record.status == "completed"
-
-
-# Reading a result
-
-
-def understood(asked: Asked, result: Any) -> Value:
-    """Return the result as its step reads it.
-
-    Text that is a JSON object is read as that object if it names the main field and fits, or if the text
-    itself does not fit.
-    """
-    if isinstance(asked.step, TypedResult):
-        parsed = _read(result) if isinstance(result, str) else result
-        whole = asked.step.normalize_result(asked.inputs, parsed)
-        return result if isinstance(result, str) and not asked.step.violations(result) else whole
-    schema, main = asked.question.result_schema, asked.question.main_field
-    normalized = asked.step.normalize_result(asked.inputs, _as_object(asked.question, result))
-    if isinstance(result, str) and isinstance(parsed := _read(result), dict):
-        from_text = asked.step.normalize_result(asked.inputs, _as_object(asked.question, parsed))
-        if (main in parsed and fits(from_text, schema)) or not fits(normalized, schema):
-            return from_text
-    return normalized
-
-
-def _read(text: str) -> Value:
-    try:
-        return from_json(text)
-    except ValueError:
-        return text
-
-
-def _as_object(question: Question, result: Any) -> Value:
-    """Return the result as the object of the schema; a bare value becomes the main field."""
-    main = question.main_field
-    if isinstance(result, str):
-        parsed = _read(result)
-        if main is None:
-            return parsed if isinstance(parsed, dict | list) else result  # "1.10" is a text
-        if not fits(result, _field(question, main)) and fits(parsed, _field(question, main)):
-            return {main: parsed}
-        return {main: result}
-    if main is None or (isinstance(result, dict) and not _is_bare_object(question, main, result)):
-        return result
-    if isinstance(result, int | float) and not isinstance(result, bool):
-        # "Answer with the number of your choice": a number for a text is the text of the number.
-        as_text = to_text(result)
-        if not fits(result, _field(question, main)) and fits(as_text, _field(question, main)):
-            return {main: as_text}
-    return {main: result}
-
-
-def _field(question: Question, name: str) -> dict[str, Any]:
-    field: dict[str, Any] = question.result_schema.get("properties", {}).get(name, {})
-    return field
-
-
-def _is_bare_object(question: Question, main: str, result: dict[str, Value]) -> bool:
-    """Whether an object is the main field itself, not the whole result."""
-    return main not in result and _field(question, main).get("type") == "object"
 
 
 # Refusals for a person who has filled in a form: one sentence, without steps and schemas
@@ -395,189 +315,6 @@ def _bounds(least: float | None, most: float | None, of: str = "") -> str:
     if most is None:
         return f" of at least {least}{of}" if least is not None else ""
     return f" of at most {most}{of}" if least is None else f" of {least} to {most}{of}"
-
-
-# Checking against a schema
-
-_WORDS = {
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "null",
-}
-
-_EXAMPLES: dict[str, Value] = {
-    "string": "…",
-    "integer": 1,
-    "number": 1.5,
-    "boolean": True,
-    "array": [],
-    "object": {},
-    "null": None,
-}
-
-
-def fits(value: Value, schema: dict[str, Any]) -> bool:
-    return not violations(value, schema)
-
-
-def violations(value: Value, schema: dict[str, Any], name: str = "the result") -> list[str]:
-    """List what is wrong with a value, the outermost first; empty if it fits."""
-    called = name if name == "the result" else f"'{name}'"
-    if "anyOf" in schema:
-        return _any_of(value, schema["anyOf"], name, called)
-    kinds = _kinds(schema)
-    if kinds and not any(_is_kind(value, kind) for kind in kinds):
-        wanted = " or ".join(_WORDS[kind] for kind in kinds)
-        return [f"{called} must be {wanted}, not {kind_and_value(value)}"]
-    if "const" in schema and not _same(value, schema["const"]):
-        return [f"{called} must be {shown(schema['const'])}, not {shown(value)}"]
-    if "enum" in schema and not any(_same(value, option) for option in schema["enum"]):
-        options = ", ".join(shown(option) for option in schema["enum"])
-        texts = [option for option in schema["enum"] if isinstance(option, str)]
-        close = nearest(value, texts) if isinstance(value, str) else None
-        suggestion = f"; did you mean {shown(close)}?" if close else ""
-        return [f"{called} must be one of {options}, not {shown(value)}{suggestion}"]
-    if isinstance(value, dict):
-        return _object(value, schema, name)
-    if isinstance(value, list):
-        return _list(value, schema, name, called)
-    if isinstance(value, str):
-        return _string(value, schema, called)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return _number(value, schema, called)
-    return []
-
-
-def example(schema: dict[str, Any]) -> Value:
-    """Return a simple value that fits a schema, for the hint of an error."""
-    if "default" in schema:
-        return schema["default"]
-    if "const" in schema:
-        return schema["const"]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    if schema.get("anyOf"):
-        return example(schema["anyOf"][0])
-    kinds = _kinds(schema)
-    kind = kinds[0] if kinds else "string"
-    if kind == "object":
-        properties = schema.get("properties", {})
-        wanted = schema.get("required") or list(properties)[:1]
-        return {name: example(properties.get(name, {})) for name in wanted}
-    if kind == "array":
-        return [example(schema["items"])] if schema.get("items") else []
-    if kind in ("integer", "number"):
-        return schema.get("minimum", _EXAMPLES[kind])
-    return _EXAMPLES[kind]
-
-
-def _object(value: dict[str, Value], schema: dict[str, Any], name: str) -> list[str]:
-    inside = "" if name == "the result" else f"{name}."
-    properties: dict[str, Any] = schema.get("properties", {})
-    found: list[str] = []
-    for key in schema.get("required", ()):
-        if key not in value:
-            description = properties.get(key, {}).get("description", "")
-            found.append(f"'{inside}{key}' is missing" + (f" ({description})" if description else ""))
-    extra = schema.get("additionalProperties", True)
-    for key, item in value.items():
-        if key in properties:
-            found += violations(item, properties[key], f"{inside}{key}")
-        elif extra is False:
-            found.append(f"'{inside}{key}' is not known here: {did_you_mean(key, properties)}")
-        elif isinstance(extra, dict):
-            found += violations(item, extra, f"{inside}{key}")
-    return found
-
-
-def _list(value: list[Value], schema: dict[str, Any], name: str, called: str) -> list[str]:
-    found: list[str] = []
-    if len(value) < schema.get("minItems", 0):
-        found.append(f"{called} must have at least {schema['minItems']} items, it has {len(value)}")
-    if "maxItems" in schema and len(value) > schema["maxItems"]:
-        found.append(f"{called} must have at most {schema['maxItems']} items, it has {len(value)}")
-    if "items" in schema:
-        inside = "" if name == "the result" else name
-        for index, item in enumerate(value):
-            found += violations(item, schema["items"], f"{inside}[{index}]")
-    return found
-
-
-def _string(value: str, schema: dict[str, Any], called: str) -> list[str]:
-    found: list[str] = []
-    if len(value) < schema.get("minLength", 0):
-        wanted = schema["minLength"]
-        found.append(f"{called} must not be empty" if wanted == 1 else f"{called} needs {wanted} characters")
-    if "maxLength" in schema and len(value) > schema["maxLength"]:
-        found.append(f"{called} may have {schema['maxLength']} characters, it has {len(value)}")
-    if "pattern" in schema and (problem := _unmatched(schema["pattern"], value)):
-        found.append(f"{called} must match the pattern {schema['pattern']}, {problem}")
-    return found
-
-
-def _unmatched(pattern: str, value: str) -> str:
-    """Return why a text does not match a pattern, or an empty string. Matching has a time limit."""
-    try:
-        return "" if search(pattern, value) is not None else f"{shown(value)} does not"
-    except ExpressionError as error:
-        return f"and cannot be checked: {error.message}"
-
-
-def _number(value: float, schema: dict[str, Any], called: str) -> list[str]:
-    found: list[str] = []
-    if "minimum" in schema and value < schema["minimum"]:
-        found.append(f"{called} must be {schema['minimum']} or more, not {value}")
-    if "maximum" in schema and value > schema["maximum"]:
-        found.append(f"{called} must be {schema['maximum']} or less, not {value}")
-    return found
-
-
-def _any_of(value: Value, options: list[dict[str, Any]], name: str, called: str) -> list[str]:
-    tried = [violations(value, option, name) for option in options]
-    if any(not found for found in tried):
-        return []
-    # An option of the right kind explains better than one of another kind.
-    same_kind = [
-        found
-        for found, option in zip(tried, options, strict=True)
-        if any(_is_kind(value, kind) for kind in _kinds(option))
-    ]
-    if same_kind:
-        return same_kind[0]
-    wanted = " or ".join(_WORDS[kind] for option in options for kind in _kinds(option))
-    return [f"{called} must be {wanted}, not {kind_and_value(value)}"]
-
-
-def _kinds(schema: dict[str, Any]) -> list[str]:
-    kind = schema.get("type", [])
-    return [kind] if isinstance(kind, str) else list(kind)
-
-
-def _is_kind(value: Value, kind: str) -> bool:
-    match kind:
-        case "string":
-            return isinstance(value, str)
-        case "boolean":
-            return isinstance(value, bool)
-        case "integer":
-            whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-            return whole and not isinstance(value, bool)
-        case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "array":
-            return isinstance(value, list)
-        case "object":
-            return isinstance(value, dict)
-    return value is None
-
-
-def _same(value: Value, other: Value) -> bool:
-    """Whether two values are equal in JSON, where true is not 1."""
-    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 # Acknowledgements of steps that the server runs: not needed, but accepted from agents that send them

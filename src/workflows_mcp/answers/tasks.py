@@ -24,7 +24,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from workflows_mcp.machine import TERMINAL, Frame, RunState, Scope, failed, record_at
+from workflows_mcp.machine import TERMINAL, Frame, RunState, Scope, failed, record_at, task_id
 from workflows_mcp.plan import names_of_items
 
 
@@ -115,14 +115,7 @@ def is_earlier_round(workflow_id: str, current_id: str) -> bool:
 
 def task_of(state: RunState, address: str) -> Target:
     """Return the task at an address."""
-    scope: Scope | None = state.root
-    names = [state.run_id]
-    for name in address.split("/"):
-        visits = scope.visits.get(name, 1) if scope is not None else 1
-        names.append(f"{name}@{visits}" if visits > 1 else name)
-        record = scope.records.get(name) if scope is not None else None
-        scope = record.scope if record is not None else None
-    return Target(".".join(names), state.run_id, address)
+    return Target(task_id(state, address), state.run_id, address)
 
 
 def question_id(state: RunState, target: Target, address: str) -> str:
@@ -268,6 +261,11 @@ class Pending:
         return min(times, default=None)
 
 
+def is_delegated(frame: Frame) -> bool:
+    """Whether agents start sub-agents for the items of a block."""
+    return bool(frame.agent) and not frame.headless
+
+
 def pending_for(
     state: RunState,
     target: Target,
@@ -291,7 +289,7 @@ def _pending(
     silence_limit: float,
     alone: bool = False,
 ) -> Pending:
-    delegated = {} if alone else {address: frame for address, frame in frames if frame.agent}
+    delegated = {} if alone else {address: frame for address, frame in frames if is_delegated(frame)}
     inside: dict[str, dict[str, list[Framed]]] = {}
     """The frames of each delegation, by the item that they belong to."""
     questions: list[Framed] = []
@@ -309,6 +307,8 @@ def _pending(
     for around, items in inside.items():
         tasks = []
         for item, framed in items.items():
+            if [(at, frame.kind) for at, frame in framed] == [(f"{around}/{item}", "budget")]:
+                continue  # it starts when a person allows more
             task = task_of(state, f"{around}/{item}")
             asked = _pending(state, framed, task, last_seen, now, silence_limit)
             tasks.append(_task(state, task, asked, last_seen, now, _patience(state, asked, silence_limit)))
@@ -355,7 +355,7 @@ def starter_of(state: RunState, task: Target) -> Target:
     names = task.address.split("/")
     for length in reversed(range(1, len(names) - 1)):
         frame = state.frames.get("/".join(names[:length]))
-        if frame is not None and frame.agent:
+        if frame is not None and is_delegated(frame):
             return task_of(state, "/".join(names[: length + 1]))
     return whole_run(state.run_id)
 

@@ -163,7 +163,8 @@ def _asked(step_id: str, frame: Frame, now: float) -> str:
 
 
 def _working(step_id: str, frame: Frame, now: float) -> str:
-    return f"'{step_id}' for {duration(frame.seconds(now))}"
+    by = f" by the agent '{frame.headless}'" if frame.headless else ""
+    return f"'{step_id}'{by} for {duration(frame.seconds(now))}"
 
 
 def _trying(step_id: str, frame: Frame, now: float) -> str:

@@ -1,28 +1,26 @@
 """Decisions of a person at the terminal: gates, and budgets that are used up.
 
     workflows-mcp answer wf_1f2e --step approve
-    workflows-mcp budget wf_1f2e agent_steps=300
 
-An agent with a shell can start these commands, so they demand a person: standard input must be a terminal,
+An agent with a shell can start this command, so it demands a person: standard input must be a terminal,
 no agent may be around the process, and the decision is confirmed by typing the name of the step. What is
 refused is recorded in the run.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from workflows_mcp.answers import MORE
+from workflows_mcp.cli.terminal import read_answer
 from workflows_mcp.errors import RequestError
 from workflows_mcp.runs import Identity, agent_around, read_limit, user_name
 
 if TYPE_CHECKING:
     from workflows_mcp.cli.terminal import Terminal
     from workflows_mcp.runs import OpenDecision, Service
-
-MORE = "allow"
 
 
 def is_person() -> bool:
@@ -57,8 +55,6 @@ async def decide(
     comment: str | None = None,
 ) -> bool:
     """Let the person at the terminal decide; false if they do not."""
-    from workflows_mcp.cli.run import read_answer
-
     by = await demand_person(service, run_id, f"'{decision.step_id}'")
     _show(terminal, decision)
     if choice is None:
@@ -95,23 +91,3 @@ def _show(terminal: Terminal, decision: OpenDecision) -> None:
         terminal.line(terminal.paint(f"approvers: {', '.join(decision.approvers)}", "dim"))
     for number, choice in enumerate(decision.choices, start=1):
         terminal.line(f"  {number}  {terminal.clean(choice)}")
-
-
-def budget_command(options: argparse.Namespace) -> int:
-    from workflows_mcp.cli.run import follow_run, read_answer, resolve_run
-
-    limits = dict(read_limit(text) for text in options.limits)
-    if not limits and not options.allow:
-        raise RequestError("say what to allow", hint="e.g. agent_steps=300, or --allow for a fan-out")
-
-    async def begin(session: Any, service: Service) -> None:
-        session.started_here = False
-        session.run_id = await resolve_run(service, options.run)
-        by = await demand_person(service, session.run_id, "about a budget")
-        named = ", ".join(f"{name}={value:g}" for name, value in limits.items()) or "the fan-out"
-        typed = await read_answer(session.terminal, f"type yes to allow {named} for {session.run_id} ")
-        if typed is None or typed.strip().lower() != "yes":
-            raise RequestError("not confirmed: nothing has changed")
-        session.run_id = await service.raise_budget(session.run_id, limits, by=by, owner=options.of)
-
-    return follow_run(options, begin)

@@ -156,7 +156,7 @@ def _print_info(info: dict[str, Any]) -> None:
         after = f"after {', '.join(step['depends_on'])}" if "depends_on" in step else ""
         condition = f"if {step['condition']}" if "condition" in step else ""
         kind = f"calls {step['calls']}" if "calls" in step else step["type"]
-        kind += ", by the agent" if step.get("by") == "agent" else ""
+        kind += {"agent": ", by the agent", "human": ", by a person"}.get(step.get("by", ""), "")
         rows.append(("  " + step["id"], kind, "  ".join(part for part in (after, condition) if part)))
     print_table(terminal, rows)
     if info["outputs"]:

@@ -112,11 +112,17 @@ class Command(NamedTuple):
     """Options that the function reads, and this command does not have."""
 
 
+PERFORMER = option(
+    "--agent",
+    "NAME",
+    "let this agent of the settings perform all steps of agents: claude, codex, or agents.NAME",
+)
 JSON = flag("--json", "print exactly one JSON object on stdout")
 QUIET = flag("--quiet", "print questions, failures and outputs, but no progress", "-q")
 AGENT = (
     option("--answers", "FILE", "answers by step id, in YAML or JSON; a list answers repeated questions"),
     flag("--yes", "run requested commands without asking", "-y"),
+    PERFORMER,
     QUIET,
     JSON,
 )
@@ -199,7 +205,7 @@ COMMANDS = (
     ),
     Command(
         "budget",
-        "decide",
+        "budget",
         "allow agents to do more; only a person at a terminal can",
         ("budget wf_1f2e agent_steps=300 time=8h", "budget wf_1f2e --allow"),
         (
@@ -264,6 +270,7 @@ COMMANDS = (
         (
             positional("checkpoint", "RUN_ID|CHECKPOINT"),
             positional("value", "RESPONSE", "the answer, if it waits for one", nargs="?"),
+            PERFORMER,
             QUIET,
             JSON,
         ),
@@ -350,6 +357,12 @@ COMMANDS = (
             flag("--list", "list the trusted directories"),
             flag("--remove", "stop trusting the directory"),
         ),
+    ),
+    Command(
+        "hook",
+        "serve",
+        "relay an event of a client's hooks to a running server (see docs/clients.md)",
+        ("hook < event.json",),
     ),
     Command("worker", "temporal", "run a Temporal worker until it is stopped", ("worker",)),
     Command(

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
-import os
 import re
 import signal
 import sys
@@ -33,6 +32,7 @@ from workflows_mcp.cli.terminal import (
     out,
     print_json,
     print_values,
+    read_answer,
     read_text_file,
 )
 from workflows_mcp.errors import DefinitionError, InvalidInputs, InvalidResult, NotExpected, RequestError
@@ -62,7 +62,8 @@ def run_command(options: argparse.Namespace) -> int:
     inputs = read_inputs(options.input, options.inputs_file)
 
     async def begin(session: Session, service: Service) -> None:
-        await session.start(service.begin(**workflow_arguments(options.workflow), inputs=inputs))
+        workflow = workflow_arguments(options.workflow)
+        await session.start(service.begin(**workflow, inputs=inputs, agent=options.agent))
 
     return follow_run(options, begin, seconds=options.timeout)
 
@@ -70,7 +71,8 @@ def run_command(options: argparse.Namespace) -> int:
 def retry_command(options: argparse.Namespace) -> int:
     async def retry(service: Service) -> dict[str, Any]:
         options.run = await resolve_run(service, options.run)
-        return await shown(service.retry(options.run, **_changed(options), wait_seconds=0))
+        changed = _changed(options)
+        return await shown(service.retry(options.run, **changed, agent=options.agent, wait_seconds=0))
 
     if "." not in options.run:
         return follow_run(options, lambda session, service: session.start(retry(service)))
@@ -94,7 +96,11 @@ def fork_command(options: argparse.Namespace) -> int:
         changed = _changed(options)
         return await shown(service.fork(run_id, options.step, keep=options.keep, **changed, wait_seconds=0))
 
-    return follow_run(options, lambda session, service: session.start(fork(service)))
+    async def begin(session: Session, service: Service) -> None:
+        await session.start(fork(service))
+        await _assign(session, service, options.agent)
+
+    return follow_run(options, begin)
 
 
 def resume_command(options: argparse.Namespace) -> int:
@@ -109,8 +115,15 @@ def resume_command(options: argparse.Namespace) -> int:
                 value = await _read_response(session.terminal, info["prompt"])
         response = LEFT_OUT if value is None else value
         await session.start(_resumed(service, checkpoint, response), origin=checkpoint)
+        await _assign(session, service, options.agent)
 
     return follow_run(options, begin)
+
+
+async def _assign(session: Session, service: Service, agent: str | None) -> None:
+    """Let an agent of the settings perform the steps of agents from now on."""
+    if agent is not None:
+        await service.assign_agent(session.run_id, agent)
 
 
 async def _tracker_at_end(service: Service, run_id: str) -> ProgressTracker:
@@ -144,6 +157,7 @@ def answer_command(options: argparse.Namespace) -> int:
         session.run_id = run_or_task.partition(".")[0]
         if await service.is_parked(session.run_id):
             await service.resume_run(session.run_id, wait_seconds=0)
+        await _assign(session, service, options.agent)
         current = await shown(service.status(session.run_id, alone=True))
         session.tracker = await _tracker_at_end(service, session.run_id)
         if await _decides(session, service, options, current):
@@ -622,30 +636,6 @@ def show_message(terminal: Terminal, action: dict[str, Any]) -> None:
 
 def needs_no_answer(action: dict[str, Any]) -> bool:
     return bool(action["type"] == "prompt" and action["parameters"].get("type") == "info")
-
-
-async def read_answer(terminal: Terminal, question: str = "") -> str | None:
-    """Read the line that a person types; None for Ctrl-D."""
-    terminal.stream.write(f"{question}> ")
-    terminal.stream.flush()
-    # Ctrl-C could not stop a thread that reads; the terminal delivers whole lines anyway.
-    loop = asyncio.get_running_loop()
-    line: asyncio.Future[bytes] = loop.create_future()
-    descriptor = sys.stdin.fileno()
-
-    def on_input() -> None:
-        if not line.done():
-            line.set_result(os.read(descriptor, 65536))
-
-    loop.add_reader(descriptor, on_input)
-    try:
-        typed = await line
-    finally:
-        loop.remove_reader(descriptor)
-    if not typed:
-        terminal.line()
-        return None
-    return typed.decode(sys.stdin.encoding or "utf-8", "replace").rstrip("\r\n")
 
 
 async def agrees(terminal: Terminal, question: str) -> bool:

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 
 from workflows_mcp.errors import RequestError, WorkflowsError
+from workflows_mcp.hook import main as relay
 from workflows_mcp.settings import load_settings, read_address, read_names, read_toolsets
 
 
@@ -45,6 +46,11 @@ def serve_command(options: argparse.Namespace) -> int:
             raise _first(ours) from None
         # Nobody reads the answers any more: the client has gone, which is how a session ends.
     return 0
+
+
+def hook_command(_: argparse.Namespace) -> int:
+    """Relay an event of a client. The entry point does this without loading the command line."""
+    return relay()
 
 
 def _narrowed(served: str, task: str) -> str:

@@ -203,3 +203,29 @@ def read_text_file(name: str) -> str:
         raise UnreadableFile(error.strerror or str(error)) from None
     except UnicodeDecodeError:
         raise UnreadableFile("it is not UTF-8") from None
+
+
+async def read_answer(terminal: Terminal, question: str = "") -> str | None:
+    """Read the line that a person types; None for Ctrl-D."""
+    import asyncio
+
+    terminal.stream.write(f"{question}> ")
+    terminal.stream.flush()
+    # Ctrl-C could not stop a thread that reads; the terminal delivers whole lines anyway.
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[bytes] = loop.create_future()
+    descriptor = sys.stdin.fileno()
+
+    def on_input() -> None:
+        if not line.done():
+            line.set_result(os.read(descriptor, 65536))
+
+    loop.add_reader(descriptor, on_input)
+    try:
+        typed = await line
+    finally:
+        loop.remove_reader(descriptor)
+    if not typed:
+        terminal.line()
+        return None
+    return typed.decode(sys.stdin.encoding or "utf-8", "replace").rstrip("\r\n")

@@ -106,6 +106,7 @@ def chosen(table: Keys, *names: str) -> Keys:
 _EXPRESSION = r"\$\{|\{\{|\{%"
 """The start of an expression, in any dialect."""
 _NUMBER = r"^\s*[-+]?(?:[0-9._][0-9._eE+-]*|[iI][nN][fF][a-zA-Z]*|[nN][aA][nN])\s*$"
+_TIME = r"^\s*(?:[0-9]+(?:\.[0-9]+)?\s*(?:ms|s|m|h|d)\s*)+$"
 _TRUE = r"[tT](?:[rR][uU][eE])?|[yY](?:[eE][sS])?|[oO][nN]|1"
 _FALSE = r"[fF](?:[aA][lL][sS][eE])?|[nN][oO]?|[oO][fF][fF]|0"
 DEFINITIONS: dict[str, Schema] = {
@@ -119,6 +120,11 @@ DEFINITIONS: dict[str, Schema] = {
         "pattern": f"{_EXPRESSION}|{_NUMBER}",
         "patternErrorMessage": "a number, or an expression such as ${inputs.name} or {{ inputs.name }}",
     },
+    "time_text": {
+        "type": ["string", "boolean"],
+        "pattern": f"{_EXPRESSION}|{_NUMBER}|{_TIME}",
+        "patternErrorMessage": "a number, a time such as 30m, or an expression such as ${inputs.name}",
+    },
     "flag": {
         "anyOf": [
             {"type": "boolean"},
@@ -131,11 +137,13 @@ DEFINITIONS: dict[str, Schema] = {
         ]
     },
 }
-"""Shared definitions: text whose value only the run knows, and text that is a number or a flag."""
+"""Shared definitions: text whose value only the run knows, and text that is a number, a time or a flag."""
 EXTENSION = "x-"
 """Keys with this prefix belong to the author, e.g. for anchors."""
 OWN_KEYS: Schema = {f"^{EXTENSION}": {"description": "Your own keys, e.g. for anchors."}}
 EXPRESSION: Schema = {"$ref": "#/$defs/expression"}
+NUMBER_TEXT: Schema = {"$ref": "#/$defs/number_text"}
+TIME_TEXT: Schema = {"$ref": "#/$defs/time_text"}
 ANNOTATIONS = ("description", "default", "examples", "deprecated")
 
 
@@ -146,7 +154,11 @@ def expression_or(schema: Schema, text: Schema = EXPRESSION) -> Schema:
 
 
 def number_or_expression(schema: Schema) -> Schema:
-    return expression_or(schema, {"$ref": "#/$defs/number_text"})
+    return expression_or(schema, NUMBER_TEXT)
+
+
+def time_or_expression(schema: Schema) -> Schema:
+    return expression_or(schema, TIME_TEXT)
 
 
 def or_null(schema: Schema) -> Schema:
@@ -376,7 +388,7 @@ note = Kind("text", {})
 as_written = Kind("anything", {})
 anything = Kind("anything", {}, _read_anything)
 text = Kind("text", {"type": WRITTEN}, _read_text)
-seconds = Kind("seconds", number_or_expression({"type": "number", "exclusiveMinimum": 0}), _read_seconds)
+seconds = Kind("seconds", time_or_expression({"type": "number", "exclusiveMinimum": 0}), _read_seconds)
 parallel = Kind("number", number_or_expression({"type": "integer", "minimum": 1}), _read_parallel)
 retry = Kind("number or mapping", {"$ref": "#/$defs/retry"}, _read_retry)
 
@@ -394,7 +406,8 @@ def duration(example: str) -> Kind:
         reader.wrong_type("a number of seconds above 0, or a time such as 4h", given, example, path)
         return None
 
-    return Kind("time", {"type": ["number", "string"]}, read)
+    number: Schema = {"type": "number", "exclusiveMinimum": 0}
+    return Kind("time", {"anyOf": [number, {"type": "string", "pattern": f"{_NUMBER}|{_TIME}"}]}, read)
 
 
 def fits(value: Value, schema: Schema) -> bool:

@@ -10,7 +10,9 @@ budget: {agent_steps: 200, time: 4h}            # of a workflow, a call or a loo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -56,12 +58,13 @@ from workflows_mcp.plan import (
     schema_problems,
 )
 from workflows_mcp.steps import WATCH_CHANGES, Step
-from workflows_mcp.values import Value, did_you_mean, kind_and_value
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 RESULT = "result"
 """The name of the result in its checks."""
 CHECK_SECONDS = 600
 """The timeout of a command that checks a result, if the definition does not set it."""
+_GROUPED = re.compile("[0-9]{1,3}(_[0-9]{3})+")
 _RESULT_EXAMPLE = "e.g. result: {type: object, required: [files], properties: {files: {type: array}}}"
 
 
@@ -216,8 +219,16 @@ def _read_on_reject(reader: Reader, given: Value, path: Path, uses: list[Use]) -
 
 
 def _whole(least: int, example: str) -> Kind:
+    """A whole number; in long ones `_` may stand between digits: 2_000_000."""
     schema: dict[str, Value] = {"type": "integer", "minimum": least}
-    return literal("number", schema, f"a whole number of at least {least}", example)
+    plain = literal("number", schema, f"a whole number of at least {least}", example)
+
+    def read(reader: Reader, given: Value, path: Path, uses: list[Use]) -> Value:
+        grouped = isinstance(given, str) and _GROUPED.fullmatch(given) is not None
+        return plain.value(reader, int(given) if grouped else given, path, uses)
+
+    text: dict[str, Value] = {"type": "string", "pattern": f"^{_GROUPED.pattern}$"}
+    return Kind("number", {"anyOf": [schema, text]}, read)
 
 
 BUDGET = keys(
@@ -270,9 +281,23 @@ ATTEMPTS_KEY = Key(
     "How many results `verify` may reject before the step fails.",
     str(DEFAULT_ATTEMPTS),
 )
+_TOOL = re.compile(r"\s*[^()\s]+\s*(?:\(.*\)\s*)?", re.S)
+_tools = texts("a list of tools", "e.g. allow_tools: [Edit, 'Bash(pytest:*)']")
+
+
+def _read_tools(reader: Reader, given: Value, path: Path, uses: list[Use]) -> tuple[str, ...]:
+    found = _tools.value(reader, given, path, uses)
+    for index, tool in enumerate([found] if isinstance(found, str) else found):
+        if _TOOL.fullmatch(tool) is None:
+            message = f"{shown(tool)} is no tool: write its name, or its name and a pattern"
+            where = (*path, index) if isinstance(given, list) else path
+            reader.problem("wrong_value", message, "e.g. Edit, Bash(pytest:*), mcp__github__*", where)
+    return tuple([found] if isinstance(found, str) else found)
+
+
 TOOLS_KEY = Key(
     "allow_tools",
-    texts("a list of tools", "e.g. allow_tools: [Edit, 'Bash(pytest:*)']"),
+    replace(_tools, read=_read_tools),
     "The tools that the agent may use meanwhile, if its client enforces that.",
 )
 ON_REJECT_KEY = Key(
@@ -326,7 +351,7 @@ def process_of(values: Mapping[str, Any]) -> Process:
         values.get(RESULT),
         values.get("verify") or (),
         values.get("attempts") or DEFAULT_ATTEMPTS,
-        None if tools is None else tuple([tools] if isinstance(tools, str) else tools),
+        tools,
         rejected.then,
         rejected.back_to,
         values.get("budget"),

@@ -42,7 +42,7 @@ from workflows_mcp.dialects.keys import (
     unknown_keys,
 )
 from workflows_mcp.dialects.layout import FlatLayout, Spot
-from workflows_mcp.dialects.process import RESULT_KEY, gates_in_order
+from workflows_mcp.dialects.process import gates_in_order
 from workflows_mcp.dialects.reactive_checks import Body, check_computed, check_reads, fields_of
 from workflows_mcp.dialects.reactive_state import DEFAULT_STATE, STATE_SCHEMA, StateReader
 from workflows_mcp.dialects.reactive_steps import (
@@ -157,7 +157,6 @@ TASK = keys(
     WORKFLOW["description"],
     Key("inputs", Kind("mapping", {"type": "object"}), "Values with expressions, or declarations of inputs."),
     *chosen(WORKFLOW, "default_state", "state_schema", "steps").values(),
-    RESULT_KEY,
     Key(
         "error_handling",
         Kind("mapping", object_schema(TASK_ERROR_HANDLING)),
@@ -465,15 +464,7 @@ class _Compiler:
             semantics=SEMANTICS,
             language="javascript",
             reactive=True,
-            result=self._result(body),
         )
-
-    def _result(self, body: Body) -> dict[str, Value] | None:
-        """The JSON Schema of the value that a task returns."""
-        found: dict[str, Value] | None = None
-        if body.is_task:
-            found = self.reader.values(keys(RESULT_KEY), body.given, body.path, []).get("result")
-        return found
 
 
 def _declares(given: Value) -> bool:

@@ -30,6 +30,7 @@ from workflows_mcp.dialects.keys import (
     number_or_expression,
     parallel,
     table_of,
+    time_or_expression,
     unknown_keys,
     word,
 )
@@ -139,7 +140,7 @@ def milliseconds(least: int) -> Kind:
         seconds = number / 1000
         return int(seconds) if seconds == int(seconds) else seconds
 
-    return Kind("milliseconds", number_or_expression({"type": "number", "minimum": least}), read)
+    return Kind("milliseconds", time_or_expression({"type": "number", "minimum": least}), read)
 
 
 def _read_attempts(reader: Reader, given: Value, path: Path, uses: list[Use]) -> Value:
@@ -374,7 +375,7 @@ _TIMED = (
 )
 _ON_INTERRUPT = Key("on_interrupt", word(*ON_INTERRUPT), "What happens if a crash interrupts it.")
 _ITEMS = Key("items", _list, "The list, or an expression of one.", required='items: "{{ files }}"')
-TIMED = ("Shell", "AgentShell", "MCPCall")
+TIMED = ("Shell", "AgentShell", "MCPCall", "Delegate")
 """Types whose timeout is written in milliseconds."""
 _formats = Kind(", ".join(f"`{it}`" for it in FORMATS), {"enum": list(FORMATS)})
 OUTPUT_FORMAT = Key("output_format", _formats, "How its output is parsed.", FORMATS[0])

@@ -24,8 +24,10 @@ from workflows_mcp.dialects.document import input_declaration
 from workflows_mcp.dialects.keys import (
     ANNOTATIONS,
     DEFINITIONS,
+    NUMBER_TEXT,
     OWN_KEYS,
     RETRY,
+    TIME_TEXT,
     Key,
     Keys,
     Kind,
@@ -466,6 +468,8 @@ def inputs_schema(step: Step, reference: str) -> tuple[Schema, dict[str, Schema]
     for name, field in model.model_fields.items():
         alias = field.alias or name
         schema = _input(model, name, field, given.get("properties", {}).get(alias, {}))
+        if name == step.timeout_input:
+            schema = _with_units(schema)
         properties[alias] = schema
         if alias != name:
             # Both spellings are accepted; editors do not suggest one that only has '_' for '-'.
@@ -488,6 +492,12 @@ def inputs_schema(step: Step, reference: str) -> tuple[Schema, dict[str, Schema]
     if choices:
         whole["allOf"] = choices
     return whole, {name: _lenient(schema) for name, schema in given.get("$defs", {}).items()}
+
+
+def _with_units(schema: Schema) -> Schema:
+    """Accepts a time with units, such as 30m, where a number of seconds is accepted."""
+    accepted = [TIME_TEXT if it == NUMBER_TEXT else it for it in schema.get("anyOf", ())]
+    return {**schema, "anyOf": accepted} if accepted else schema
 
 
 def _described(step: Step) -> str:

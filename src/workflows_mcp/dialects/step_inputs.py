@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from workflows_mcp.dialects.keys import Keys, Path
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
+from workflows_mcp.plan import duration_seconds, is_duration
 from workflows_mcp.steps import Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
 
@@ -125,7 +126,8 @@ def check_step_inputs(
 ) -> Iterator[Problem]:
     """Checks the inputs of one step, which are at `path` in the document.
 
-    `dynamic` are the inputs with expressions. Text that is written as a number is stored in `inputs` as text.
+    `dynamic` are the inputs with expressions. Text that is written as a number is stored in `inputs` as text,
+    and a timeout with units as seconds.
     `as_a_whole`: also check rules about several inputs if required texts have expressions; the template
     then replaces the text.
     """
@@ -142,6 +144,8 @@ def check_step_inputs(
             continue
         if key in shape.texts and not isinstance(value, str):
             inputs[key] = value = _as_written(value, (*path, key), document)  # noqa: PLW2901
+        if key == shape.step.timeout_input and is_duration(value):
+            inputs[key] = value = duration_seconds(value)  # noqa: PLW2901
         if key not in dynamic:
             literals[key] = value
     if missing:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from workflows_mcp.engines.base import ChangedDefinition, Engine, RunSummary
     from workflows_mcp.engines.clock import SystemClock
     from workflows_mcp.engines.executor import Executor
+    from workflows_mcp.engines.headless import HeadlessAgents
     from workflows_mcp.engines.live_output import Line, LiveOutput
     from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
     from workflows_mcp.engines.selection import engine_of
@@ -19,6 +20,7 @@ __all__ = [
     "ChangedDefinition",
     "Engine",
     "Executor",
+    "HeadlessAgents",
     "Line",
     "LiveOutput",
     "PermittedSteps",
@@ -37,6 +39,7 @@ __getattr__ = exports(
         "selection": "engine_of",
         "clock": "SystemClock",
         "executor": "Executor",
+        "headless": "HeadlessAgents",
         "live_output": "Line LiveOutput",
         "permissions": "PermittedSteps check_bundle forbidden_blocks",
         "sqlite.store": "check_store",

@@ -9,16 +9,18 @@ An engine knows the machine and the executor, and stores runs. It knows nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Audit, Event, Machine, RunState
+from workflows_mcp.machine import Audit, Event, Identity, Machine, RunState
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
+NO_AGENTS: Mapping[str, str] = MappingProxyType({})
 MakeEvent = Callable[[Machine, float], Event]
 """Makes the event to send, from the current state of the run; raises if the event is not possible."""
 
@@ -78,8 +80,18 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop the steps that run here; other processes can take over the runs."""
 
-    async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
-        """Start a run and return its id. A known request_id returns the run that it started."""
+    async def start(
+        self,
+        bundle: Bundle,
+        inputs: dict[str, Value],
+        *,
+        request_id: str | None = None,
+        agents: Mapping[str, str] = NO_AGENTS,
+        by: Identity | None = None,
+    ) -> str:
+        """Start a run and return its id. A known request_id returns the run that it started.
+
+        Commands of the settings perform the steps of `agents`; see `RunState.agents`. `by` has started it."""
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         """Send an event to a run. When this returns, the event is committed."""

@@ -26,11 +26,12 @@ import msgspec
 from pydantic import ValidationError
 
 from workflows_mcp.engines.clock import Clock
+from workflows_mcp.engines.headless import AgentFailed, HeadlessAgents
 from workflows_mcp.engines.live_output import LiveOutput, StepOutput
 from workflows_mcp.engines.permissions import check_step
 from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.expressions import Code
-from workflows_mcp.machine import Command, Event, Machine, RunStep, StepDone, StepFailed
+from workflows_mcp.machine import Command, Event, Identity, Machine, RunStep, StepDone, StepFailed
 from workflows_mcp.plan import Plan
 from workflows_mcp.policy import (
     LARGE_BYTES,
@@ -48,6 +49,7 @@ from workflows_mcp.steps import StepContext, StepRegistry, StepResult, StepStopp
 from workflows_mcp.values import Value, may_hold_mark
 
 logger = logging.getLogger(__name__)
+Given = tuple[dict[str, Value], dict[str, Value], dict[str, Code]]
 Report = Callable[[StepDone | StepFailed], None]
 TIMEOUT = "timeout"
 _THREADS = 16
@@ -70,6 +72,7 @@ class Executor:
         clock: Clock,
         secrets: Secrets | None = None,
         tools: ToolServers | None = None,
+        agents: HeadlessAgents | None = None,
     ) -> None:
         self.registry = registry
         self.policy = policy
@@ -80,6 +83,7 @@ class Executor:
         """The parent of the scratch directories of runs."""
         self.live = LiveOutput(self.secrets, scratch)
         self._tools = tools
+        self.agents = agents or HeadlessAgents()
         self.memory: Memory | None = None
         """The memory that steps use: that of their engine."""
         self._threads: ThreadPoolExecutor | None = None
@@ -117,6 +121,8 @@ class Executor:
         return False
 
     def changes_world(self, command: RunStep) -> bool:
+        if command.assignment is not None:
+            return True
         try:
             return self.registry.get(command.step).changes_world(command.inputs)
         except Exception:
@@ -198,13 +204,19 @@ class StepRunner:
         try:
             step = self._executor.registry.get(command.step)
             check_step(step, self._world.policy)
-            given, config, code = _with_secrets(command, self._executor.secrets)
+            given, config, code = self._given(command)
             inputs = step.Inputs.model_validate(given)
             key = f"{self._run_id}/{command.key}"
             execution = command.execution
             output = self._executor.live.begin(self._run_id, execution)
-            world = self._world.for_step("" if command.shares_scratch else execution.file_name, output.write)
-            outcome = step.run(inputs, StepContext(self._run_id, key, world, config, code))
+            show = self._executor.agents.shown(command.assignment, output.write)
+            world = self._world.for_step("" if command.shares_scratch else execution.file_name, show)
+            context = StepContext(self._run_id, key, world, config, code)
+            outcome: StepResult | Awaitable[StepResult]
+            if command.assignment is not None:
+                outcome = self._executor.agents.perform(command.assignment, step, inputs, context)
+            else:
+                outcome = step.run(inputs, context)
             if isinstance(outcome, StepResult):
                 self._executor.live.end(self._run_id, output)
                 report(self._without_secrets(self._done(command, outcome)))
@@ -218,6 +230,12 @@ class StepRunner:
         self._tasks[command.key] = task
         self._executor.begun()
         task.add_done_callback(lambda _: self._ended(command.key, output))
+
+    def _given(self, command: RunStep) -> Given:
+        """The inputs, config and code of a step. An agent gets the marks of secrets, not their values."""
+        if command.assignment is not None:
+            return command.inputs, command.config, command.code
+        return _with_secrets(command, self._executor.secrets)
 
     def stop(self, key: str, reason: str = "") -> bool:
         """Stop a step; with a reason, it is reported as failed. Returns False if it is not under way.
@@ -282,7 +300,8 @@ class StepRunner:
                 raise
             outputs = error.outputs if isinstance(error, StepStopped) else {}
             now = self._executor.clock.now()
-            return await self._redacted(StepFailed(now, command.key, TIMEOUT, reason, outputs))
+            by = self._performer(command)
+            return await self._redacted(StepFailed(now, command.key, TIMEOUT, reason, outputs, by=by))
         except (Exception, SystemExit) as error:
             return self._without_secrets(self._failed(command, error))
 
@@ -293,7 +312,12 @@ class StepRunner:
         return self._without_secrets(event)
 
     def _done(self, command: RunStep, result: StepResult) -> StepDone:
-        return StepDone(self._executor.clock.now(), command.key, result.outputs, result.ok, result.message)
+        now, by = self._executor.clock.now(), self._performer(command)
+        return StepDone(now, command.key, result.outputs, result.ok, result.message, result.tokens, by)
+
+    def _performer(self, command: RunStep) -> Identity | None:
+        """Who performs a step, if it is not the server itself."""
+        return self._executor.agents.identity(command.assignment)
 
     def _without_secrets(self, event: StepDone | StepFailed) -> StepDone | StepFailed:
         """The event with secrets redacted."""
@@ -313,7 +337,11 @@ class StepRunner:
     def _failed(self, command: RunStep, error: BaseException) -> StepFailed:
         now = self._executor.clock.now()
         if isinstance(error, WorkflowsError):
-            return StepFailed(now, command.key, error.code, error.message, hint=error.hint)
+            tokens = error.tokens if isinstance(error, AgentFailed) else 0
+            by = self._performer(command)
+            return StepFailed(
+                now, command.key, error.code, error.message, hint=error.hint, tokens=tokens, by=by
+            )
         if isinstance(error, ValidationError):
             return StepFailed(now, command.key, "invalid_inputs", _input_problems(command.step, error))
         logger.error("the step %s of type %s failed with a bug", command.key, command.step, exc_info=error)
@@ -341,9 +369,7 @@ def _input_problems(step: str, error: ValidationError) -> str:
 # value, so that it becomes neither syntax nor an argument that other users of the machine can see.
 
 
-def _with_secrets(
-    command: RunStep, secrets: Secrets
-) -> tuple[dict[str, Value], dict[str, Value], dict[str, Code]]:
+def _with_secrets(command: RunStep, secrets: Secrets) -> Given:
     """The inputs, config and code of a step; shared if they have no marks. Raises MissingSecret."""
     given = command.inputs, command.config, command.code
     if not may_hold_mark(given):

@@ -6,10 +6,10 @@ It keeps all events, so that a test can kill a run and restore it from any posit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from workflows_mcp.engines.audit import audit_of
-from workflows_mcp.engines.base import ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
+from workflows_mcp.engines.base import NO_AGENTS, ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
@@ -22,6 +22,7 @@ from workflows_mcp.machine import (
     Audit,
     Chain,
     Event,
+    Identity,
     Machine,
     RunState,
     Started,
@@ -87,7 +88,15 @@ class MemoryEngine:
         self._drivers.clear()
         self._executor.close()
 
-    async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
+    async def start(
+        self,
+        bundle: Bundle,
+        inputs: dict[str, Value],
+        *,
+        request_id: str | None = None,
+        agents: Mapping[str, str] = NO_AGENTS,
+        by: Identity | None = None,
+    ) -> str:
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id]
         run_id = new_run_id()
@@ -96,7 +105,8 @@ class MemoryEngine:
         driver = self._drive(run_id, Machine(bundle))
         workspace = str(self._executor.policy.workspace)
         limits = self._executor.limits.of_a_run
-        driver.feed(Started(self._clock.now(), run_id, inputs, workspace, limits))
+        started = Started(self._clock.now(), run_id, inputs, workspace, limits, agents=dict(agents), by=by)
+        driver.feed(started)
         return run_id
 
     def _drive(self, run_id: str, machine: Machine) -> Driver:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         quoted_words,
         substitute,
     )
+    from workflows_mcp.expressions.shell.syntax import scan
 
 __all__ = [
     "KIND_NAMES",
@@ -61,6 +62,7 @@ __all__ = [
     "quoted_text",
     "quoted_words",
     "render",
+    "scan",
     "search",
     "substitute",
     "syntax_error",
@@ -76,5 +78,6 @@ __getattr__ = exports(
         "language": "Code KIND_NAMES Kinds Language MISSING Reference Refusal Scope UNSET follow",
         "patterns": "compiled search",
         "shell.quoting": "problems quoted_script quoted_text quoted_words substitute",
+        "shell.syntax": "scan",
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workflows_mcp.machine import events
+from workflows_mcp.machine.agents import EVERY
 from workflows_mcp.machine.chain import (
     HASH_BYTES,
     Audit,
@@ -15,6 +16,7 @@ from workflows_mcp.machine.chain import (
 )
 from workflows_mcp.machine.changes import WRITABLE, Path, TooLarge, WrongChange, path_text, size_of, value_at
 from workflows_mcp.machine.commands import (
+    Assignment,
     ClearTimer,
     Command,
     Finish,
@@ -28,6 +30,7 @@ from workflows_mcp.machine.commands import (
 )
 from workflows_mcp.machine.core import LEFT_OPEN, OpenScope
 from workflows_mcp.machine.events import (
+    AgentsAssigned,
     Answered,
     BudgetRaised,
     CancelRequested,
@@ -78,20 +81,21 @@ from workflows_mcp.machine.state import (
     RunState,
     RunStatus,
     Scope,
-    Spent,
-    Submitted,
-    Via,
     record_at,
     scope_at,
+    task_id,
 )
 
 __all__ = [
+    "EVERY",
     "HASH_BYTES",
     "LEFT_OPEN",
     "TERMINAL",
     "WRITABLE",
+    "AgentsAssigned",
     "Answered",
     "Around",
+    "Assignment",
     "Audit",
     "Blocks",
     "BudgetRaised",
@@ -137,7 +141,6 @@ __all__ = [
     "RunStep",
     "Scope",
     "SetTimer",
-    "Spent",
     "Started",
     "StateUpdated",
     "StepDone",
@@ -145,11 +148,9 @@ __all__ = [
     "StepFailed",
     "StopStep",
     "StoredBatch",
-    "Submitted",
     "TimerFired",
     "TooLarge",
     "Trace",
-    "Via",
     "WrongChange",
     "address_of",
     "call_must_succeed",
@@ -174,6 +175,7 @@ __all__ = [
     "scope_at",
     "short_proof",
     "size_of",
+    "task_id",
     "transform_of",
     "value_at",
 ]

@@ -71,6 +71,14 @@ def charge(machine: Core, scope: OpenScope, index: int, kind: Counted, at: float
     return True
 
 
+def refund(machine: Core, scope: OpenScope, kind: Counted) -> None:
+    """Take back what was counted for a step or sub-agent that did not begin."""
+    if machine.has_budgets:
+        for owner, _, _ in _owners(machine, scope):
+            spent = spent_of(machine, owner)
+            setattr(spent, kind, max(getattr(spent, kind) - 1, 0))
+
+
 def add_tokens(machine: Core, scope: OpenScope, index: int, tokens: int) -> None:
     """Count the tokens that an agent reports for a step."""
     if tokens <= 0:

@@ -15,6 +15,7 @@ from workflows_mcp.machine.state import Execution, address_of, key_of
 from workflows_mcp.values import Value
 
 __all__ = [
+    "Assignment",
     "ClearTimer",
     "Command",
     "Finish",
@@ -26,6 +27,21 @@ __all__ = [
     "address_of",
     "key_of",
 ]
+
+
+class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step of an agent that a command of the settings performs."""
+
+    agent: str
+    """The name of the agent in the settings."""
+    task: str
+    """The id of the task or run that the step belongs to."""
+    role: str = ""
+    """The prompt of the author for the sub-agents of the task."""
+    result: dict[str, Value] | None = None
+    """The JSON Schema of the result, if the definition has one."""
+    feedback: list[str] = []
+    """Why its last result was rejected."""
 
 
 class RunStep(msgspec.Struct, frozen=True):
@@ -41,6 +57,8 @@ class RunStep(msgspec.Struct, frozen=True):
     """The number of the event that opened this execution."""
     shares_scratch: bool = True
     """Whether `$SCRATCH` is the directory of the run, as in plans of earlier versions, or of the step."""
+    assignment: Assignment | None = None
+    """For a step of an agent: who performs it."""
 
     @property
     def execution(self) -> Execution:

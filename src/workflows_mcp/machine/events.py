@@ -117,6 +117,9 @@ class StepFailed(_OfAttempt, frozen=True, tag="failed"):
     message: str
     outputs: dict[str, Value] = {}
     hint: str = ""
+    tokens: int = 0
+    """The tokens that an agent used, if a command performed the step."""
+    by: Identity | None = None
 
     ends_step: ClassVar[bool] = True
 
@@ -315,6 +318,14 @@ class Resumed(_OfRun, frozen=True, tag="resumed"):
     """The user has resumed a parked run."""
 
 
+class AgentsAssigned(_OfRun, frozen=True, tag="agents"):
+    """Commands of the settings perform the steps of these agents from now on."""
+
+    agents: dict[str, str]
+    """The agents of the settings, by the name of the agent in the definition; `*` is every one."""
+    by: Identity | None = None
+
+
 class CancelRequested(_OfRun, frozen=True, tag="cancel"):
     reason: str = ""
     superseded_by: str = ""
@@ -350,5 +361,6 @@ Event: TypeAlias = (
     | ContextFull
     | Parked
     | Resumed
+    | AgentsAssigned
     | CancelRequested
 )

@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, NotExpected
+from workflows_mcp.machine.agents import agents_assigned
 from workflows_mcp.machine.budgets import add_tokens, raise_budget, spent_of
 from workflows_mcp.machine.changes import WrongChange
 from workflows_mcp.machine.commands import (
@@ -41,6 +42,7 @@ from workflows_mcp.machine.commands import (
 )
 from workflows_mcp.machine.core import Core, OpenScope, Purpose
 from workflows_mcp.machine.events import (
+    AgentsAssigned,
     Answered,
     BudgetRaised,
     CancelRequested,
@@ -211,7 +213,7 @@ class Machine(Core):
                 if after_crash and not (repeats and by_user):
                     commands.append(ReportInterrupted(key))
                 else:
-                    commands += repeated(scope, index, frame, key, now)
+                    commands += repeated(self, scope, index, frame, key, now)
             elif frame.kind == "plan":
                 name = scope.scope.records[scope.program.nodes[index].id].inputs["workflow"]
                 commands.append(LoadPlan(key, name, scope.program.plan.file))
@@ -566,10 +568,9 @@ def step_ended(machine: Machine, event: StepReport) -> None:
         decided(machine, scope, index, event)
         return
     node = scope.program.nodes[index]
-    if not isinstance(event, StepFailed):
-        record = scope.scope.records[node.id]
-        record.by = event.by or record.by
-        add_tokens(machine, scope, index, event.tokens)
+    record = scope.scope.records[node.id]
+    record.by = event.by or record.by
+    add_tokens(machine, scope, index, event.tokens)
     if isinstance(event, Answered):
         if event.token:
             machine.state.answer_tokens = [*machine.state.answer_tokens, event.token][-ANSWERS_KEPT:]
@@ -854,6 +855,7 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
     ContextFull: context_full,
     Parked: parked,
     Resumed: resumed,
+    AgentsAssigned: agents_assigned,
     CancelRequested: cancel_requested,
 }
 
@@ -940,6 +942,7 @@ EXPECTED: dict[type[Any], Callable[[Machine, Any], None]] = {
     Marked: always_accepted,
     ContextFull: always_accepted,
     Parked: always_accepted,
+    AgentsAssigned: always_accepted,
     CancelRequested: always_accepted,
 }
 

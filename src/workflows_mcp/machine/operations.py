@@ -16,6 +16,7 @@ from typing import Any
 
 from workflows_mcp.errors import InvalidInputs
 from workflows_mcp.expressions import Code
+from workflows_mcp.machine.agents import agent_of_items, assignment_of, headless_agent
 from workflows_mcp.machine.budgets import charge, must_confirm
 from workflows_mcp.machine.changes import WrongChange, path_text
 from workflows_mcp.machine.commands import Command, LoadPlan, RunStep, SetTimer, address_of, key_of
@@ -65,7 +66,8 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Send a step to the engine, or ask the agent to perform it."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
-    by_agent, by_person = node.do.by == "agent", node.do.by == "human"
+    performer = headless_agent(machine, scope, index) if node.do.by == "agent" else ""
+    by_agent, by_person = node.do.by == "agent" and not performer, node.do.by == "human"
     if by_agent and machine.sequences and machine.questions >= machine.limits.pending_actions:
         message = (
             f"{machine.questions} actions wait for agents already; the limit is"
@@ -79,13 +81,13 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         message, hint = question_in_task(f"step '{node.id}'", task)
         machine.fail_with(scope, index, "prompt_in_task", message, hint)
         return
-    if by_agent and not charge(machine, scope, index, "agent_steps", at):
+    if node.do.by == "agent" and not charge(machine, scope, index, "agent_steps", at):
         return
     record = scope.scope.records.get(node.id) or Record(started_at=at)
     kind: FrameKind = "agent" if by_agent else "gate" if by_person else "step"
     frame = Frame(kind, at, scope.attempt(node.id, record))
-    frame.event = machine.state.events
-    command = step_command(scope, index, frame)
+    frame.event, frame.headless = machine.state.events, performer
+    command = step_command(machine, scope, index, frame)
     timeout = scope.program.timeout(node.do.timeout, scope.names_for(index))
     scope.keep_for_later(index, record, command.code)
     machine.open_frame(command.address, frame, timeout, at)
@@ -108,7 +110,7 @@ def _task_of_sub_agent(machine: Core, prefix: str) -> str:
     return ""
 
 
-def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
+def step_command(machine: Core, scope: OpenScope, index: int, frame: Frame) -> RunStep:
     """The command for a step, with its inputs resolved.
 
     Repeated calls return the same command: the blocks that it reads have ended, and values from a state that
@@ -130,8 +132,9 @@ def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
     execution = frame.execution(address)
     shares_scratch = scope.program.plan.semantics < 3
     return RunStep(
-        execution.key, address, node.do.step, inputs, code, config, execution.event, shares_scratch
-    )
+        execution.key, address, node.do.step, inputs, code, config, execution.event, shares_scratch,
+        assignment_of(machine, scope, index, frame),
+    )  # fmt: skip
 
 
 def enter_call(machine: Core, scope: OpenScope, index: int, at: float) -> None:
@@ -242,7 +245,9 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     record = scope.scope.records[node.id] = Record(started_at=at, scope=inside, confirmed=before.confirmed)
     advance(record, "started")
     address = scope.prefix + node.id
-    machine.open_frame(address, Frame("each", at, agent=node.for_each.agent), None, at)
+    frame = Frame("each", at, agent=node.for_each.agent)
+    frame.headless = agent_of_items(machine, address, frame.agent)
+    machine.open_frame(address, frame, None, at)
     machine.open_items(inside, scope, index, items, limit)
     if not node.for_each.wait and items:
         machine.enqueue(scope, scope.continue_beside(index))
@@ -461,7 +466,7 @@ def interrupted(machine: Core, event: Interrupted) -> None:
     rule = scope.program.nodes[index].on_interrupt if frame.kind == "step" else "repeat"
     frame.interruptions += 1
     if rule == "repeat" and frame.interruptions < machine.limits.step_interruptions:
-        for command in repeated(scope, index, frame, event.key, event.at):
+        for command in repeated(machine, scope, index, frame, event.key, event.at):
             machine.emit(command)
         return
     if frame.kind == "verify":
@@ -478,10 +483,10 @@ def interrupted(machine: Core, event: Interrupted) -> None:
     record.message = CUT_OFF + times
 
 
-def repeated(scope: OpenScope, index: int, frame: Frame, key: str, at: float) -> list[Command]:
+def repeated(machine: Core, scope: OpenScope, index: int, frame: Frame, key: str, at: float) -> list[Command]:
     """The commands that restart a step and its timeout."""
     timer: list[Command] = [] if frame.timeout is None else [SetTimer(key, at + frame.timeout)]
-    return [*timer, step_command(scope, index, frame)]
+    return [*timer, step_command(machine, scope, index, frame)]
 
 
 def decided(machine: Core, scope: OpenScope, index: int, event: StepReport) -> None:

@@ -258,8 +258,10 @@ class Frame(msgspec.Struct, omit_defaults=True):
     """For how many seconds of its time the run was parked."""
     check: int = -1
     """Which check of the step runs."""
+    headless: str = ""
+    """The agent of the settings whose command performs the step, or the items."""
     budget: str = ""
-    """What is used up, and of which budget: `agent_steps`, or `agent_steps of review`."""
+    """What is used up, and the address of that budget: `agent_steps@`, `agent_steps@review`."""
 
     @property
     def on_server(self) -> bool:
@@ -351,6 +353,18 @@ class RunState(msgspec.Struct, omit_defaults=True):
     def waits_for_people(self) -> bool:
         """Whether something under way needs a decision that only a person can make."""
         return any(frame.kind in ("gate", "budget") for frame in self.frames.values())
+
+
+def task_id(state: RunState, address: str) -> str:
+    """Return the id of the task at an address, such as wf_1.review@2.0; without one, of the run."""
+    scope: Scope | None = state.root
+    names = [state.run_id]
+    for name in address.split("/") if address else ():
+        visits = scope.visits.get(name, 1) if scope is not None else 1
+        names.append(f"{name}@{visits}" if visits > 1 else name)
+        record = scope.records.get(name) if scope is not None else None
+        scope = record.scope if record is not None else None
+    return ".".join(names)
 
 
 def record_at(state: RunState, address: str) -> Record | None:

@@ -7,11 +7,14 @@ over HTTP with tokens only if the token has the role `approver`: the token of an
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 
 from workflows_mcp.mcp_server.tooling import Ctx
-from workflows_mcp.runs import Identity, user_name
+
+if TYPE_CHECKING:
+    from workflows_mcp.runs import Identity
 
 APPROVER = "approver"
 """The role of a token whose user may decide at gates."""
@@ -19,6 +22,8 @@ APPROVER = "approver"
 
 def agent_of(context: Ctx) -> Identity:
     """Return who calls a tool."""
+    from workflows_mcp.runs import Identity
+
     client, token = _client(context), get_access_token()
     if token is not None:
         return Identity(token.client_id, "token", client)
@@ -27,6 +32,8 @@ def agent_of(context: Ctx) -> Identity:
 
 def person_of(context: Ctx) -> Identity:
     """Return who has filled in a form of the client."""
+    from workflows_mcp.runs import Identity, user_name
+
     client, token = _client(context), get_access_token()
     if token is not None:
         return Identity(token.client_id, "form", client, human=APPROVER in token.scopes)

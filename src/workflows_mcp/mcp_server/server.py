@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -50,6 +50,7 @@ from workflows_mcp.limits import DEFAULT_WAIT
 from workflows_mcp.mcp_server import resources
 from workflows_mcp.mcp_server.completion import complete
 from workflows_mcp.mcp_server.elicitation import Elicitation, sealing_of
+from workflows_mcp.mcp_server.hooks import HookServer
 from workflows_mcp.mcp_server.lazy import LazyService, wait_for_service
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.prompts import ServedPrompt, prompts_of, prompts_of_workflows
@@ -280,6 +281,7 @@ def build_server(settings: Settings, *, exits_on_signals: bool = True) -> Workfl
         settings = replace(settings, toolsets=toolsets_for_task(settings.toolsets))
     notices, log = Notices(InMemorySubscriptionBus()), ClientLog()
     service = LazyService(settings)
+    hooks = HookServer(settings, service)
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[Service]) -> AsyncIterator[Service]:
@@ -290,13 +292,19 @@ def build_server(settings: Settings, *, exits_on_signals: bool = True) -> Workfl
             with startup_checks(settings), log.listening():
                 if settings.engine != "embedded":
                     await service.ready()  # fails at once if the Temporal server cannot be reached
+                await hooks.open()
                 service.open_in()
+
+                async def close() -> None:
+                    await hooks.close()
+                    await service.close()
+
                 if exits_on_signals:
-                    _exit_on_signals(service)
+                    _exit_on_signals(close)
                 try:
                     yield cast("Service", service)
                 finally:
-                    await service.close()
+                    await close()
         finally:
             sys.stdout = printed_to
 
@@ -313,8 +321,8 @@ def build_server(settings: Settings, *, exits_on_signals: bool = True) -> Workfl
     return server
 
 
-def _exit_on_signals(service: LazyService) -> None:
-    """Close the service on a signal, and exit.
+def _exit_on_signals(close: Callable[[], Awaitable[None]]) -> None:
+    """Close the server on a signal, and exit.
 
     The protocol cannot end first: a thread that cannot be interrupted is reading the next message.
     """
@@ -322,7 +330,7 @@ def _exit_on_signals(service: LazyService) -> None:
 
     async def close_and_exit(number: int) -> None:
         try:
-            await service.close()
+            await close()
         finally:
             os._exit(128 + number)
 

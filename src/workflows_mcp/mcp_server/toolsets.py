@@ -19,6 +19,7 @@ _ADDED = ("graph", "stateful", "reactive", "memory", "debug")
 """The toolsets other than the core, in the order of their tools."""
 _COMPATIBLE = ("graph", "stateful", "reactive")
 """The toolsets with the names and shapes of older systems, in the package `compat`."""
+TOOLSETS = ("core", *_ADDED)
 _OTHER_WAYS: tuple[Way, ...] = ("reactive", "graph")
 
 _WHAT = (

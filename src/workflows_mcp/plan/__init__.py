@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workflows_mcp.plan.calls import (
     ASKS_THE_USER,
+    USER_DECIDES,
     called_workflows,
     calling,
     fixed_name,
@@ -11,6 +12,7 @@ from workflows_mcp.plan.calls import (
     place_of_call,
     question_in_task,
     renamed,
+    user_decides,
 )
 from workflows_mcp.plan.checks import MOST_PROBLEMS, check_calls, check_references
 from workflows_mcp.plan.codec import bundle_key, decode_bundle, decoder, encode_bundle
@@ -56,7 +58,6 @@ from workflows_mcp.plan.model import (
     Leave,
     Need,
     Node,
-    OnExceeded,
     OnFailure,
     OnInterrupt,
     OnLimit,
@@ -135,6 +136,7 @@ __all__ = [
     "RULES",
     "SEMANTICS",
     "TYPE_NAMES",
+    "USER_DECIDES",
     "Arrangement",
     "Branch",
     "Budget",
@@ -159,7 +161,6 @@ __all__ = [
     "Leave",
     "Need",
     "Node",
-    "OnExceeded",
     "OnFailure",
     "OnInterrupt",
     "OnLimit",
@@ -231,5 +232,6 @@ __all__ = [
     "tolerated_by",
     "topological",
     "unbound_item",
+    "user_decides",
     "watched_blocks",
 ]

@@ -42,7 +42,14 @@ from workflows_mcp.values import Value, did_you_mean, nearest
 
 ASKS_THE_USER = ("UserInput", "UserPrompt")
 """Step types that only a user can answer."""
+USER_DECIDES = ("confirm", "choices", "options", "enum")
+"""Inputs of a `Prompt` with which the user decides, and the agent only relays the question."""
 _ONE_INPUT = re.compile(r"\s*\{\{\s*inputs\.(\w+)\s*\}\}\s*")
+
+
+def user_decides(step: str, inputs: Mapping[str, Value]) -> bool:
+    """Whether only the user can answer a step."""
+    return step in ASKS_THE_USER or (step == "Prompt" and any(inputs.get(name) for name in USER_DECIDES))
 
 
 def fixed_name(operation: Operation) -> str | None:

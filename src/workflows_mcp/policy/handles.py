@@ -240,6 +240,7 @@ class World:
         key: str,
         capture: bool = True,
         truncate: bool = False,
+        stdin: bytes = b"",
     ) -> Finished:
         """Run a command to its end. `key` marks its processes; cancelling kills all of them.
 
@@ -258,6 +259,7 @@ class World:
             trim=self._secrets,
             truncate=truncate,
             on_output=self._on_output,
+            stdin=stdin,
         )
 
     async def watching_files(

@@ -3,10 +3,10 @@
     finished = await run_process(["make"], directory=…, environment=…, key="build-1", …)
     finished.exit_code, finished.stdout
 
-The command has its own session, no input, and its output is captured up to a limit. The event loop watches
-file descriptors (a pipe per stream, and a pidfd where available), which is several times cheaper than
-asyncio's subprocesses. A command is over when its process ends, even if a background process still holds its
-output open. Cancelling it kills every process that it has started.
+The command has its own session and no input, unless one is given. Its output is captured up to a limit. The
+event loop watches file descriptors (a pipe per stream, and a pidfd where available), which is several times
+cheaper than asyncio's subprocesses. A command is over when its process ends, even if a background process
+still holds its output open. Cancelling it kills every process that it has started.
 
 Processes are found by any of five traces: `WORKFLOWS_MCP_STEP=<key>` in the environment; on Linux, an
 inherited memory file named after the key; the session; the process group; or a parent that was found. This
@@ -24,10 +24,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
@@ -106,12 +107,13 @@ async def run_process(
     trim: Trim | None = None,
     truncate: bool = False,
     on_output: OnOutput | None = None,
+    stdin: bytes = b"",
 ) -> Finished:
     """Runs a command to its end, and captures each output stream up to the limit `captured_bytes`.
 
     A command that prints more is killed with OutputTooLarge; with `truncate`, the beginning is kept."""
     started = time.perf_counter()
-    process = await _started(arguments, directory, {**environment, MARK: key}, capture)
+    process = await _started(arguments, directory, {**environment, MARK: key}, capture, stdin)
     running = _Running(process, limits, truncate, on_output)
     try:
         await running.finished
@@ -152,33 +154,34 @@ class _NoRoom(StepError):
 
 
 async def _started(
-    arguments: Sequence[str], directory: Path, environment: dict[str, str], capture: bool
+    arguments: Sequence[str], directory: Path, environment: dict[str, str], capture: bool, stdin: bytes
 ) -> subprocess.Popen[bytes]:
     for pause in START_PAUSES:
         try:
-            return _start(arguments, directory, environment, capture)
+            return _start(arguments, directory, environment, capture, stdin)
         except _NoRoom:
             await asyncio.sleep(pause)
-    return _start(arguments, directory, environment, capture)
+    return _start(arguments, directory, environment, capture, stdin)
 
 
 def _start(
-    arguments: Sequence[str], directory: Path, environment: dict[str, str], capture: bool
+    arguments: Sequence[str], directory: Path, environment: dict[str, str], capture: bool, stdin: bytes
 ) -> subprocess.Popen[bytes]:
     output = subprocess.PIPE if capture else subprocess.DEVNULL
     mark = open_mark(environment[MARK])
     try:
-        return subprocess.Popen(
-            arguments,
-            bufsize=0,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=directory,
-            env=environment,
-            start_new_session=True,
-            pass_fds=() if mark is None else (mark,),
-        )
+        with _file_of(stdin) as given:
+            return subprocess.Popen(
+                arguments,
+                bufsize=0,
+                stdin=given,
+                stdout=output,
+                stderr=output,
+                cwd=directory,
+                env=environment,
+                start_new_session=True,
+                pass_fds=() if mark is None else (mark,),
+            )
     except OSError as error:
         if error.errno == errno.E2BIG:
             raise StepError(
@@ -201,6 +204,18 @@ def _start(
     finally:
         if mark is not None:
             os.close(mark)
+
+
+@contextmanager
+def _file_of(stdin: bytes) -> Iterator[IO[bytes] | int]:
+    """A file without a name: unlike a pipe, it needs nobody who writes while the command reads."""
+    if not stdin:
+        yield subprocess.DEVNULL
+        return
+    with tempfile.TemporaryFile() as file:
+        file.write(stdin)
+        file.seek(0)
+        yield file
 
 
 async def _kill(running: _Running, key: str) -> None:

@@ -34,6 +34,7 @@ from workflows_mcp.answers import (
     answer_when_over,
     given_up_at,
     has_ended,
+    is_delegated,
     last_contact,
     open_decisions,
     pending_for,
@@ -249,7 +250,7 @@ class AgentProtocol:
         seconds = min(max(wait_seconds, 0.0), self._limits.wait_seconds)
         ready = self._ready(target, last_seen, alone, patient)
         machine = await wait_with_progress(self._engine, run_id, ready, seconds, target=target, now=self._now)
-        if any(frame.agent for frame in machine.state.frames.values()):
+        if any(is_delegated(frame) for frame in machine.state.frames.values()):
             last_seen = await self._engine.last_seen(run_id)  # heartbeats may have come while we waited
             machine = await self._engine.view(run_id)
         found = self._view_of(machine, target_of(machine, workflow_id), last_seen, alone=alone)
@@ -366,7 +367,7 @@ def _refuse_retry(state: RunState, task: Target) -> None:
             code="nothing_to_retry",
         )
     block = state.frames.get(task.address.rpartition("/")[0])
-    if block is None or not block.agent:
+    if block is None or not is_delegated(block):
         raise RequestError(
             f"the task '{task.id}' has no agent of its own: its steps are asked of '{task.run_id}'",
             hint=f"get_next_step(workflow_id='{task.run_id}') has what is asked now",

@@ -3,13 +3,14 @@
     with calling_as(Identity("ada", "terminal", human=True)):
         await service.submit(run_id, {"response": "yes"})       # Answered.by is ada
 
-A caller is an agent unless whoever talks to the service knows better: a form that a person filled in, or a
+A caller is an agent unless the code that calls the service knows better: a form that a person filled in, or a
 terminal with a person at it. The identity lives in the context of one call.
 """
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -50,11 +51,11 @@ def caller() -> Identity | None:
 
 
 def user_name() -> str:
-    """Return the name of the user of this process."""
+    """Return the name of the user of this process. The environment cannot change it."""
     try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
 
 
 def agent_around(environ: Mapping[str, str]) -> str:

@@ -121,11 +121,16 @@ class Reruns:
         return self._can_retry[run_id]
 
     async def retry(
-        self, run_id: str, new: Bundle | None = None, raised: RaisedBudgets | None = None
+        self,
+        run_id: str,
+        new: Bundle | None = None,
+        raised: RaisedBudgets | None = None,
+        first: Sequence[Event] = (),
     ) -> tuple[str, bool]:
         """Return the run that continues this one, and whether it existed before.
 
-        `new` is a changed definition; see `changed_definition.py`. `raised` are new limits of budgets."""
+        `new` is a changed definition; see `changed_definition.py`. `raised` are new limits of budgets.
+        `first`: events of a new run, before any of its steps starts."""
         while True:
             bundle, events = await self._engine.journal(run_id)
             request = retry_request(run_id, len(events))
@@ -134,7 +139,9 @@ class Reruns:
                 at, then, changed = await asyncio.to_thread(
                     _for_another_try, run_id, bundle, events, new, raised
                 )
-                made = await self._engine.fork(run_id, at, then, changed=changed, request_id=request)
+                made = await self._engine.fork(
+                    run_id, at, (*then, *first), changed=changed, request_id=request
+                )
                 return made, False
             if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
                 if new is not None and not same_definition((await self._engine.journal(made))[0], new):
@@ -387,7 +394,9 @@ class ConversationResume:
             then = await asyncio.to_thread(_resume_for_another_try, plan, bundle, events)
         if not then:
             view = await self._engine.view(run_id)
-            return await self._engine.start(bundle, view.state.root.inputs, request_id=request)
+            return await self._engine.start(
+                bundle, view.state.root.inputs, request_id=request, agents=view.state.agents
+            )
         return await self._engine.fork(run_id, len(events), then, request_id=request)
 
 

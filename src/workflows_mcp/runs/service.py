@@ -50,7 +50,7 @@ from workflows_mcp.errors import (
 )
 from workflows_mcp.library import BUILT_IN, Catalog, WorkflowSummary
 from workflows_mcp.limits import DEFAULT_WAIT, Limits
-from workflows_mcp.machine import Audit, Fault, Identity, Machine, events, iso
+from workflows_mcp.machine import EVERY, AgentsAssigned, Audit, Fault, Identity, Machine, events, iso
 from workflows_mcp.plan import Bundle, bundle_key, check_inputs
 from workflows_mcp.policy import (
     Killed,
@@ -65,6 +65,7 @@ from workflows_mcp.policy import (
 from workflows_mcp.runs.agent_protocol import AgentProtocol, ExplainRefusal
 from workflows_mcp.runs.callers import caller, calling_as
 from workflows_mcp.runs.checkpoints import Histories
+from workflows_mcp.runs.client_sessions import ClientSessions
 from workflows_mcp.runs.conversations import Conversations
 from workflows_mcp.runs.decisions import Decisions
 from workflows_mcp.runs.definitions import Definitions
@@ -76,9 +77,9 @@ from workflows_mcp.runs.inspection import (
 from workflows_mcp.runs.progress import ProgressTracker, asks
 from workflows_mcp.runs.redo import CheckpointResume, ConversationResume, RaisedBudgets, Reruns, unpark
 from workflows_mcp.runs.user_questions import Elicitation
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings import PRESETS, Settings, find_agent
 from workflows_mcp.steps import StepRegistry, default_registry
-from workflows_mcp.values import LEFT_OUT, Value, beginning, to_json, to_text, unfit
+from workflows_mcp.values import LEFT_OUT, Value, beginning, did_you_mean, to_json, to_text, unfit
 
 __all__ = ["CommandRunner", "Line", "Service", "WorkflowSummary", "read_yaml"]
 
@@ -133,6 +134,7 @@ class Service:
         )  # fmt: skip
         self.debugger = Debugger(engine, self._agents, registry, settings.limits, bundle_of=catalog.bundle)
         self.inspector = Inspector(engine, self._agents, catalog, settings.limits)
+        self.client_sessions = ClientSessions(settings, self._agents, self.decisions.refused)
         self._open = ExitStack()
 
     @classmethod
@@ -145,14 +147,17 @@ class Service:
         now: Callable[[], float] = time.time,
     ) -> Self:
         """Build a service from settings; with `recovers`, it recovers the runs of dead processes."""
-        from workflows_mcp.engines import Executor, SystemClock, engine_of
+        from workflows_mcp.engines import Executor, HeadlessAgents, SystemClock, engine_of
 
         registry = registry or default_registry()
         catalog = Catalog.of(settings, registry)
         clock = SystemClock()
         secrets = secrets_of(settings)
         tools = ToolServers(servers_of(settings.mcp_servers), trusts=settings.trusts)
-        executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets, tools)
+        agents = HeadlessAgents(
+            settings.agents, {"WORKFLOWS_HOME": str(settings.home), "WORKFLOWS_ENGINE": settings.engine}
+        )
+        executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets, tools, agents)
         engine = engine_of(settings, executor, catalog.bundle, clock, recovers=recovers)
         return cls(settings, engine, catalog, registry, secrets, now, tools)
 
@@ -386,6 +391,13 @@ class Service:
         await self.conversations.mark(run_id, reason or "context nearly full", None, park=True)
         return await self._agents.answer(run_of(run_id))
 
+    async def assign_agent(self, run_id: str, agent: str) -> None:
+        """Let a command of the settings perform all steps of agents of a run from now on."""
+        agents, by = self._agents_for(agent), caller()
+        state = (await self._engine.view(run_id)).state
+        if state.status == "running" and state.agents != agents:
+            await self._engine.send(run_id, lambda machine, now: AgentsAssigned(now, agents, by))
+
     async def is_parked(self, run_id: str) -> bool:
         return (await self._engine.view(run_id)).state.parked is not None
 
@@ -401,19 +413,24 @@ class Service:
         workflow: str | None = None,
         text: str | None = None,
         file: str | None = None,
+        agent: str | None = None,
         wait_seconds: float = DEFAULT_WAIT,
     ) -> Answer:
         """Re-run only the failed steps, in a new run; continue a cancelled run where it was.
 
         Retrying twice returns the same new run. A task in progress is delegated again, in the same run. The
-        new run can have a changed definition: a workflow by its name, its text or its file.
+        new run can have a changed definition: a workflow by its name, its text or its file. `agent` is a
+        command of the settings that performs all steps of agents from now on.
         """
         new = await self._changed_bundle(run_of(run_id), workflow, text, file)
+        first = [AgentsAssigned(0.0, self._agents_for(agent), caller())] if agent is not None else []
         if run_of(run_id) != run_id:
             if new is not None:
                 raise RequestError("a task keeps the definition of its run", hint="retry the run instead")
             return await self._agents.retry_task(run_id)
-        made, before = await self._reruns.retry(run_id, new)
+        made, before = await self._reruns.retry(run_id, new, first=first)
+        if before and agent is not None:
+            await self.assign_agent(made, agent)
         answer = await self._fork_answer(made, wait_seconds)
         if before:
             message = f"The run {run_id} was continued before, as {made}: this is that run."
@@ -596,14 +613,35 @@ class Service:
         file: str | None = None,
         inputs: dict[str, Value] | None = None,
         request_id: str | None = None,
+        agent: str | None = None,
     ) -> str:
-        """Start a run, and return its id without an answer about it."""
+        """Start a run, and return its id without an answer about it.
+
+        A command of the settings performs the steps of each agent that has one there, or, with `agent`, this
+        one the steps of all agents.
+        """
+        agents = self._agents_for(agent)
         for name, value in (inputs or {}).items():
             if (found := unfit(value, depth=self.settings.limits.value_depth)) is not None:
                 raise InvalidInputs(f"the input '{name}{found.place}' is not accepted: {found.why}")
         bundle = self._checked_bundle(workflow, text, file)
         complete = self._secrets.redact(check_inputs(bundle.plans[bundle.main], inputs or {}))
-        return await self._engine.start(bundle, complete, request_id=request_id)
+        by = caller()
+        return await self._engine.start(bundle, complete, request_id=request_id, agents=agents, by=by)
+
+    def _agents_for(self, agent: str | None) -> dict[str, str]:
+        """Return the agents of a run that commands perform. Raises RequestError."""
+        known = self.settings.agents
+        if agent is None:
+            return {f"@{name}": name for name in known}
+        if find_agent(agent, known) is None:
+            raise RequestError(
+                f"there is no agent '{agent}'",
+                hint=did_you_mean(agent, {**known, **PRESETS})
+                + "; claude and codex must be on the PATH, others need a command: agents.NAME.command in "
+                "workflows.toml",
+            )
+        return {EVERY: agent}
 
     def _refuse_unfit(self, result: Any) -> None:
         """Raise RequestError if a result could not be stored and read back unchanged."""

@@ -22,11 +22,10 @@ from workflows_mcp.answers import (
     failed_outputs,
     is_harmless,
     question_address,
-    reported_tokens,
 )
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.machine import Answered, Machine
-from workflows_mcp.steps import StepRegistry
+from workflows_mcp.steps import StepRegistry, reported_tokens
 from workflows_mcp.values import Value, to_json
 
 FAILED = "the agent reports that it failed"

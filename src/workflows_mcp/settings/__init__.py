@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workflows_mcp.settings.agents import PRESETS, AgentCommand, find_agent
 from workflows_mcp.settings.http import Address, HttpSettings, NamedToken, in_url, is_loopback, read_address
 from workflows_mcp.settings.model import (
     LEVELS,
@@ -16,14 +17,17 @@ from workflows_mcp.settings.trust import TRUSTED, VARIABLE, Trust, trust_of
 
 __all__ = [
     "LEVELS",
+    "PRESETS",
     "STATE_ACCESS",
     "TRUSTED",
     "VARIABLE",
     "Address",
+    "AgentCommand",
     "HttpSettings",
     "NamedToken",
     "Settings",
     "Trust",
+    "find_agent",
     "in_url",
     "is_loopback",
     "load_settings",

@@ -20,6 +20,8 @@ setting in a file that could widen what workflows may do is ignored until the us
     WORKFLOWS_HTTP_<NAME>      where MCP is served over HTTP          [http] name = …
     WORKFLOWS_MCP_SERVERS      servers whose tools steps may call,    [mcp_servers.name]
                                as JSON
+    WORKFLOWS_AGENTS           programs that perform steps of agents, [agents.name]
+                               as JSON
     WORKFLOWS_STATE_ACCESS     reading state that a step does not     [state_access]
                                declare: enforce (refuse) or warn
     WORKFLOWS_ELICITATION      whose prompts the user is asked        [elicitation]
@@ -28,6 +30,7 @@ setting in a file that could widen what workflows may do is ignored until the us
                                the people in each, as JSON
     WORKFLOWS_WORKFLOW_TOOLS   workflows that are served as tools:    [workflow_tools]
                                names, patterns, tag:NAME, by comma
+    WORKFLOWS_HOOKS            off: the hooks of clients do nothing   [hooks]
     WORKFLOWS_ENGINE           where runs are stored: embedded,       [engine]
                                temporal
     WORKFLOWS_TEMPORAL_<NAME>  where the Temporal server is           [temporal] name = …
@@ -52,6 +55,7 @@ from urllib.parse import urlsplit
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.settings.agents import AgentCommand, read_agents
 from workflows_mcp.settings.files import TABLES, read_files
 from workflows_mcp.settings.http import HttpSettings, is_loopback, read_http
 from workflows_mcp.settings.trust import CHANGED, TRUSTED, trust_of
@@ -61,6 +65,8 @@ from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole, 
 logger = logging.getLogger(__name__)
 
 PREFIX = "WORKFLOWS_"
+_NOT_SETTINGS = frozenset({TRUST, "WORKFLOWS_AGENT", "WORKFLOWS_MCP_STEP"})
+"""Variables that are read elsewhere: they say in which step or agent this process is."""
 TOOLSETS = ("core", "graph", "stateful", "reactive", "memory", "debug")
 DEFAULT_TOOLSETS = ("core",)
 
@@ -69,6 +75,8 @@ LEVELS = ("safe", "trusted", "privileged")
 STATE_ACCESS = ("enforce", "warn")
 ELICITATION = ("workflow", "always", "never")
 """Whether the user is asked directly: if the workflow says so, unless it says no, or never."""
+HOOKS = ("on", "off")
+"""Whether the hooks of clients hold an agent to its pending step."""
 RENAMED_LIMITS = {"stored_bytes": "inline_bytes", "kept_runs": "max_ended_runs"}
 """Old names of limits, which still work with a notice."""
 ENGINES = ("embedded", "temporal")
@@ -121,6 +129,8 @@ class Settings:
     http: HttpSettings = field(default_factory=HttpSettings)
     mcp_servers: Mapping[str, Any] = field(default_factory=dict)
     """MCP servers whose tools the server itself may call, by name."""
+    agents: Mapping[str, AgentCommand] = field(default_factory=dict)
+    """Programs that perform the steps of agents, by the name of the agent."""
     state_access: str = "enforce"
     """The default for stateful workflows that do not set it."""
     elicitation: str = ELICITATION[0]
@@ -128,6 +138,7 @@ class Settings:
     """Who may decide at gates: groups, and the people in each."""
     workflow_tools: tuple[str, ...] = ()
     """The workflows that are served as tools: names, patterns of names, or `tag:` and a tag."""
+    hooks: str = HOOKS[0]
     log_level: str = "WARNING"
     engine: str = ENGINES[0]
     temporal: TemporalSettings = field(default_factory=TemporalSettings)
@@ -174,6 +185,8 @@ class Settings:
             "secrets_file": None if self.secrets_file is None else str(self.secrets_file),
             "mcp_servers": {name: _where(it) for name, it in sorted(self.mcp_servers.items())},
         }
+        if self.agents:
+            decisive["agents"] = {name: it.program for name, it in sorted(self.agents.items())}
         return hashlib.blake2b(to_json(decisive).encode(), digest_size=8).hexdigest()
 
     @property
@@ -220,7 +233,7 @@ def load_settings(
             temporal[name[len(PREFIX) + 9 :].lower()] = text
         elif name.startswith(PREFIX + "HTTP_"):
             http[name[len(PREFIX) + 5 :].lower()] = text
-        elif name == TRUST:
+        elif name in _NOT_SETTINGS:
             continue
         elif name.startswith(PREFIX) and (key := name[len(PREFIX) :].lower()) in _READERS:
             given[key] = text
@@ -307,7 +320,9 @@ def _is_free(table: str, name: str, raw: Any) -> bool:
         return False
     kind = _LIMIT_KINDS.get(name)
     try:
-        return kind is None or (name not in _DELETING and kind(raw) <= getattr(DEFAULT_LIMITS, name))
+        return kind is None or (
+            name not in _DELETING | _HOLDING and kind(raw) <= getattr(DEFAULT_LIMITS, name)
+        )
     except (TypeError, ValueError, OverflowError):
         return True
 
@@ -518,10 +533,12 @@ _READERS: dict[str, Any] = {
     "read_only": _flag,
     "task": _task,
     "mcp_servers": _tables,
+    "agents": lambda key, value: read_agents(key, _tables(key, value)),
     "state_access": _one_of(STATE_ACCESS),
     "elicitation": _one_of(ELICITATION),
     "approvers": _groups,
     "workflow_tools": read_names,
+    "hooks": _one_of(HOOKS),
     "engine": _one_of(ENGINES),
     "log_level": lambda key, value: _one_of(_LOG_LEVELS)(key, value).upper(),
 }
@@ -540,6 +557,8 @@ _TEMPORAL_READERS: dict[str, Any] = {
 _LIMIT_KINDS = {item.name: (float if isinstance(item.default, float) else int) for item in fields(Limits)}
 _DELETING = frozenset({"checkpoint_days", "run_days", "max_ended_runs", "store_bytes"})
 """Limits that need trust even if they are lower: they delete runs, also of other projects."""
+_HOLDING = frozenset({"stop_refusals"})
+"""Limits that need trust even if they are lower: they let agents leave their runs."""
 
 
 def _never(_: Any, __: Path) -> bool:
@@ -564,6 +583,7 @@ _WITHOUT_TRUST: dict[str, Callable[[Any, Path], bool]] = {
     "read_only": _always,
     "state_access": _always,
     "elicitation": lambda value, _: value != "never",
+    "hooks": lambda value, _: value == HOOKS[0],
     "engine": lambda value, _: value == ENGINES[0],
     "log_level": _always,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workflows_mcp.steps.agent_prompt import failure_in, find_result, prompt_for
 from workflows_mcp.steps.base import (
     Performer,
     Question,
@@ -14,6 +15,16 @@ from workflows_mcp.steps.base import (
 )
 from workflows_mcp.steps.output_formats import FORMATS
 from workflows_mcp.steps.registry import StepRegistry, default_registry
+from workflows_mcp.steps.results import (
+    Asked,
+    asked_of,
+    example_of,
+    reported_failure,
+    reported_tokens,
+    understood,
+    violations_of,
+)
+from workflows_mcp.steps.schema_check import fits
 from workflows_mcp.steps.shell import ANY_EXIT, TYPES, WATCH_CHANGES, Shell
 
 __all__ = [
@@ -21,6 +32,7 @@ __all__ = [
     "FORMATS",
     "TYPES",
     "WATCH_CHANGES",
+    "Asked",
     "Performer",
     "Question",
     "Shell",
@@ -31,5 +43,15 @@ __all__ = [
     "StepRegistry",
     "StepResult",
     "StepStopped",
+    "asked_of",
     "default_registry",
+    "example_of",
+    "failure_in",
+    "find_result",
+    "fits",
+    "prompt_for",
+    "reported_failure",
+    "reported_tokens",
+    "understood",
+    "violations_of",
 ]

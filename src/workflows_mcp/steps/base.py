@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -91,6 +91,8 @@ class StepResult:
     outputs: dict[str, Value]
     ok: bool = True
     message: str | None = None
+    tokens: int = 0
+    """The tokens that an agent used for it, if a program performed it and reports them."""
 
 
 class StepStopped(asyncio.CancelledError):
@@ -113,6 +115,8 @@ class Question:
     """The field of the result that a bare value stands for: "yes" for {"response": "yes"}."""
     for_user: str = ""
     """The text for the user, if the client can ask the user without the agent."""
+    agent_may_answer: bool = False
+    """Whether a question with a text for the user need not be put to the user."""
     describes_result: bool = False
     """Whether the instructions describe the result in full: then the schema is not sent to agents."""
 
@@ -222,6 +226,14 @@ class Step:
     def ask(self, inputs: Any) -> Question:
         """Return what the agent is asked to do."""
         raise TypeError(f"{self.name} is not performed by an agent")
+
+    def ask_alone(self, inputs: Any) -> Question:
+        """Return what a program is asked that performs the step without an agent around it."""
+        return self.ask(inputs)
+
+    def credit(self, result: StepResult, agent: str, tokens: int) -> StepResult:
+        """Return the result of a program, with the agent that it is and the tokens that it used."""
+        return replace(result, tokens=tokens)
 
     def normalize_result(self, inputs: Any, result: Value) -> Value:
         """Rewrite a result for the schema, which is checked next: "yes" becomes true."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
@@ -24,6 +25,10 @@ _ADDED = (
     "You cannot ask the user. If only the user can decide a question, return the question as your result."
 )
 """What the prompt of a sub-agent says in addition to the instructions."""
+
+
+_FOLLOW = 'Follow parameters.instructions. Submit {"response": "<only the answer, complete, as text>"}.'
+_AS_AGENT = "You are the agent {}. "
 
 
 class DelegateInputs(StepInputs):
@@ -85,6 +90,24 @@ class Delegate(Step):
             main_field="response",
             describes_result=True,
         )
+
+    def ask_alone(self, inputs: DelegateInputs) -> Question:
+        alone = self.ask(inputs.model_copy(update={"agent": None}))
+        answer: dict[str, Value] = {"type": "string", "description": "The complete answer"}
+        return replace(
+            alone,
+            instructions=_AS_AGENT.format(inputs.agent) + _FOLLOW if inputs.agent else _FOLLOW,
+            result_schema={
+                "type": "object",
+                "properties": {"response": answer},
+                "required": ["response"],
+                "additionalProperties": False,
+            },
+        )
+
+    def credit(self, result: StepResult, agent: str, tokens: int) -> StepResult:
+        outputs = {**result.outputs, "agent_used": agent, "tokens_used": tokens or None}
+        return replace(result, outputs=outputs, tokens=tokens)
 
     def normalize_result(self, inputs: DelegateInputs, result: Value) -> Value:
         """Turn a `response` that is data into JSON text."""

@@ -157,6 +157,7 @@ class Prompt(_Asks):
             result_schema=_schema_of(field, schema, comment=inputs.confirm or bool(inputs.choices)),
             main_field=field,
             for_user=inputs.prompt,
+            agent_may_answer=not (inputs.confirm or inputs.choices),
             describes_result=True,
         )
 

@@ -17,14 +17,14 @@ import asyncio
 import gc
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import apsw
 
-from workflows_mcp.engines.base import ChangedDefinition, FindBundle, MakeEvent, Pruned
+from workflows_mcp.engines.base import NO_AGENTS, ChangedDefinition, FindBundle, MakeEvent, Pruned
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
@@ -45,7 +45,7 @@ from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import Damaged, LeaseLost, NotExpected, StoreError, WorkflowsError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Audit, Chain, Event, Machine, RunState, Started, how_to_resume
+from workflows_mcp.machine import Audit, Chain, Event, Identity, Machine, RunState, Started, how_to_resume
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -135,12 +135,21 @@ class SqliteEngine(StoredRuns):
 
     # Runs
 
-    async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
+    async def start(
+        self,
+        bundle: Bundle,
+        inputs: dict[str, Value],
+        *,
+        request_id: str | None = None,
+        agents: Mapping[str, str] = NO_AGENTS,
+        by: Identity | None = None,
+    ) -> str:
         request = runs.Request.of(request_id, bundle, inputs) if request_id is not None else None
         if request is not None and (known := runs.started_by(self.store, request)) is not None:
             return known
         run_id, now, workspace = new_run_id(), self._clock.now(), str(self._executor.policy.workspace)
-        started = Started(now, run_id, inputs, workspace, self._executor.limits.of_a_run)
+        limits = self._executor.limits.of_a_run
+        started = Started(now, run_id, inputs, workspace, limits, agents=dict(agents), by=by)
         encode(started)
         machine = Machine(bundle)
         large = runs.large_values(self.store, run_id, self._executor.limits)

@@ -32,7 +32,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from workflows_mcp.engines.audit import audit_of
-from workflows_mcp.engines.base import ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
+from workflows_mcp.engines.base import NO_AGENTS, ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import fork_of, new_run_id, request_digest
 from workflows_mcp.engines.temporal import workflow
@@ -59,6 +59,7 @@ from workflows_mcp.machine import (
     Audit,
     Chain,
     Event,
+    Identity,
     Machine,
     Mismatch,
     RunState,
@@ -160,11 +161,20 @@ class TemporalEngine(NotesOfRuns):
 
     # Runs
 
-    async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
+    async def start(
+        self,
+        bundle: Bundle,
+        inputs: dict[str, Value],
+        *,
+        request_id: str | None = None,
+        agents: Mapping[str, str] = NO_AGENTS,
+        by: Identity | None = None,
+    ) -> str:
         run_id = new_run_id() if request_id is None else self._run_id_for_request(request_id)
         workspace, limits = str(self._executor.policy.workspace), self._executor.limits
         large = self._cache.large(run_id)
-        started = large.encode(Started(self._now(), run_id, inputs, workspace, limits.of_a_run))
+        event = Started(self._now(), run_id, inputs, workspace, limits.of_a_run, agents=dict(agents), by=by)
+        started = large.encode(event)
         await self._store_blobs(large)
         asked = "" if request_id is None else _digest(to_json([bundle.main, inputs]))
         start = RunStart(self._packed(bundle), self._store.packed(started))

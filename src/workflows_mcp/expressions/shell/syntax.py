@@ -45,6 +45,7 @@ _PARAMETER = re.compile(
 _ANSI = re.compile(r"\$'(?:\\.|[^'\\])*'?", re.S)
 _OLD_ARITHMETIC = re.compile(r"\$\[[^\]]*\]?")
 _REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>&|>\||<(?!\()|>(?!\()")
+_DESCRIPTOR = re.compile(r"-|[0-9]+-?")
 _OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|;\||\|&|[;&|\n]")
 _EMPTY = re.compile(r"\(\s*\)")
 _PARENTHESES = re.compile(r"[()]")
@@ -126,6 +127,8 @@ class Script:
     places: list[Place] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
+    written: list[Word] = field(default_factory=list)
+    """The files that redirections write."""
     defines_functions: bool = False
 
 
@@ -350,6 +353,8 @@ class _Scanner:
             _refuse(target.places, "after >& or <&, where bash expands a word twice")
         if operator == "<<<":
             command.strings.append(target)
+        elif operator != "<" and not (operator in (">&", "<&") and _DESCRIPTOR.fullmatch(target.text)):
+            self.script.written.append(target)
 
     def skip_blanks(self, *others: str) -> None:
         while self.sees(" ", "\t", "\\\n", *others):

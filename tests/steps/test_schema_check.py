@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.answers.results import example, fits, violations
+from workflows_mcp.steps.schema_check import example, fits, violations
 
 PERSON: dict[str, Any] = {
     "type": "object",
