@@ -357,7 +357,7 @@ def test_a_call_and_the_workflow_that_it_calls_have_budgets_of_their_own(in_offi
             f"in a terminal: workflows-mcp budget {run} agent_steps=2 --of first (the new limit in all); "
             f"or workflows-mcp cancel {run}"
         )
-        assert f"workflows-mcp budget {run} agent_steps=2 --of second/ " in held["second/three"]
+        assert f"workflows-mcp budget {run} agent_steps=4 --of second/ " in held["second/three"]
         await office.allow(run, of="first", agent_steps=3)
         assert await answer_all(office, run) == 1
         await office.allow(run, of="second/", agent_steps=3)
