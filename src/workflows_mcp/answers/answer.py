@@ -71,11 +71,11 @@ def next_call(view: RunView, actions: list[Action], redo: RerunOptions | None = 
         tasks = [task for it in view.pending.delegations for task in it.tasks if task.standing == "at work"]
         gone = f"; if its agent is gone: {retry_call(tasks[0].target.id)}" if tasks else ""
         return f"{status} waits for it{gone}"
-    told = f"{TELL_USER}; " if view.waits_for_people else ""
+    first = f"{TELL_USER}; " if view.waits_for_people else ""
     if actions[0].delegated is not None:
-        return f"{told}when the sub-agents have ended: {status}"
+        return f"{first}when the sub-agents have ended: {status}"
     call = f"submit_result(workflow_id='{workflow_id}', step_id='{actions[0].step_id}', result=…)"
-    return told + (f"{call}, and so for each of more_actions" if len(actions) > 1 else call)
+    return first + (f"{call}, and so for each of more_actions" if len(actions) > 1 else call)
 
 
 def next_after_end(view: RunView, redo: RerunOptions | None) -> str:
