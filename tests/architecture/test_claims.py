@@ -79,8 +79,8 @@ def test_nobody_outside_of_the_dialects_asks_for_the_dialect() -> None:
     assert wrong == {}
 
 
-READ_RUNS = {"run_view", "tasks", "progress", "state", "history", "trace"}
-"""The modules of `answers` that read the records and frames of a run; `history` and `trace` replay journals."""
+READ_RUNS = {"run_view", "tasks", "progress", "state", "history", "trace", "report"}
+"""The modules of `answers` that read the records and frames of a run; `history`, `trace` and `report` replay journals."""
 
 
 def test_only_a_few_modules_of_answers_read_the_inside_of_a_run() -> None:

@@ -48,7 +48,8 @@ def test_new_work_waits_when_a_budget_is_used_up_and_starts_when_a_person_allows
         decision = status["decisions"][0]
         assert decision["step_id"] == "three"
         assert decision["message"] == (
-            "The budget of the run is used up: agent_steps. What has begun continues; new work waits."
+            "The budget of the run is used up: agent_steps (the limit is 2). What has begun continues; new "
+            "work waits."
         )
         assert f"workflows-mcp budget {run} agent_steps=" in decision["how"]
         await office.restart()
@@ -161,7 +162,7 @@ def test_the_time_of_a_budget_counts_from_the_start_and_a_question_that_is_open_
         assert (await office.record(run, "two")).status == "completed"
         assert await office.under_way(run, "budget") == ["three"]
         assert (await office.status(run))["decisions"][0]["message"].startswith(
-            "The budget of the run is used up: time."
+            "The budget of the run is used up: time (the limit is 3600)."
         )
         await office.allow(run, time=7200)
         assert await office.asked(run) == ["three"]
@@ -352,8 +353,11 @@ def test_a_call_and_the_workflow_that_it_calls_have_budgets_of_their_own(in_offi
         assert await answer_all(office, run) == 3
         held = {it["step_id"]: it["how"] for it in (await office.status(run))["decisions"]}
         assert set(held) == {"first/two", "second/three"}
-        assert held["first/two"].endswith(f"workflows-mcp budget {run} agent_steps=… --of first")
-        assert held["second/three"].endswith(f"workflows-mcp budget {run} agent_steps=… --of second/")
+        assert held["first/two"] == (
+            f"in a terminal: workflows-mcp budget {run} agent_steps=2 --of first (the new limit in all); "
+            f"or workflows-mcp cancel {run}"
+        )
+        assert f"workflows-mcp budget {run} agent_steps=4 --of second/ " in held["second/three"]
         await office.allow(run, of="first", agent_steps=3)
         assert await answer_all(office, run) == 1
         await office.allow(run, of="second/", agent_steps=3)

@@ -59,7 +59,7 @@ def test_a_run_waits_at_a_gate_until_a_person_decides(in_office: InOffice, text:
         assert "action" not in waiting
         assert waiting["decisions"][0]["message"] == "Release 1.2?"
         assert waiting["decisions"][0]["choices"] == ["approve", "reject"]
-        assert f"workflows-mcp answer {run} --step approve" in waiting["decisions"][0]["how"]
+        assert f"workflows-mcp answer {run}" in waiting["decisions"][0]["how"]
         await office.restart()
         await office.decide(run, "approve", by=GRACE, comment=" fine ")
         done = await office.status(run)

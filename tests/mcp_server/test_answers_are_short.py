@@ -54,7 +54,8 @@ def test_each_value_is_sent_once_and_the_next_call_is_named(place: Any) -> None:
         details = f"get_workflow_state(workflow_id='{run_id}') has the details and step ids"
         fork = f"control_workflow(workflow_id='{run_id}', action='fork', step_id=…)"
         redoes = "redoes one of these steps and what follows it: 'look', 'judge'"
-        assert run["next"] == f"nothing; {details}; {fork} {redoes}"
+        report = f"workflows-mcp report {run_id} --expect "
+        assert run["next"].startswith(f"nothing; {details}; {fork} {redoes}; {report}")
 
     place.serve(work)
 
@@ -223,16 +224,18 @@ def test_next_is_the_exact_call_however_a_run_stands(place: Any) -> None:
         run = await agent.call("submit_result", workflow_id=run["workflow_id"], step_id="one", result="1")
         assert run["next"] == f"submit_result({about}, step_id='other', result=…)"
         run = await agent.call("control_workflow", workflow_id=run["workflow_id"], action="cancel")
+        continues, _, report = run["next"].partition("; ")
         assert (
-            run["next"]
+            continues
             == f"control_workflow({about}, action='retry') continues where it was cancelled, in a new run"
         )
+        assert report.startswith(f"workflows-mcp report {run['workflow_id']} --expect ")
 
         run = await agent.call("start_workflow", yaml=WORKING, wait_seconds=0)
         assert run["next"] == f"get_workflow_status(workflow_id='{run['workflow_id']}') waits for it"
         (place.workspace / "go").touch()
         run = await agent.call("start_workflow", yaml=HOPELESS)
-        assert (run["status"], run["next"]) == (
+        assert (run["status"], run["next"].partition("; ")[0]) == (
             "failed",
             "fix the workflow or its inputs, and start it again",
         )

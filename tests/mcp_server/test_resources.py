@@ -120,6 +120,7 @@ def test_the_templates_say_what_can_be_read(desk: Desk, mode: str) -> None:
             "run://{id}",
             "run://{id}/graph",
             "run://{id}/journal{?offset,limit}",
+            "run://{id}/report",
             "run://{id}/values/{+path}{?offset,limit}",
         ]
         assert all(it.description and it.title for it in templates)

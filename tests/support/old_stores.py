@@ -10,6 +10,7 @@ from workflows_mcp.engines.sqlite.store import MIGRATIONS
 
 RENAMED = {"inbox": "mailbox", "heard": "heartbeats", "forgotten": "deleted_checkpoints"}
 """Tables that have another name today."""
+RENAMED_COLUMNS = {("owners", "version"): "schema"}
 
 
 def turn_back(store: Path, version: int) -> None:
@@ -28,8 +29,10 @@ def turn_back(store: Path, version: int) -> None:
     tables = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"
     for (table,) in connection.execute(tables).fetchall():
         source = RENAMED.get(str(table), table)
-        columns = ", ".join(str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})"))
-        connection.execute(f"INSERT INTO main.{table}({columns}) SELECT {columns} FROM newer.{source}")
+        names = [str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})")]
+        columns = ", ".join(names)
+        found = ", ".join(RENAMED_COLUMNS.get((str(table), name), name) for name in names)
+        connection.execute(f"INSERT INTO main.{table}({columns}) SELECT {found} FROM newer.{source}")
     connection.pragma("user_version", version)
     connection.close()
     newer.unlink()

@@ -27,6 +27,8 @@ from workflows_mcp.answers.history import (
 )
 from workflows_mcp.answers.previews import Cut, Reader, cut, note, reader, shortened, within
 from workflows_mcp.answers.progress import progress_of
+from workflows_mcp.answers.report import Report, report_of
+from workflows_mcp.answers.report_text import Format, as_json, render
 from workflows_mcp.answers.results import (
     Redact,
     already_answered,
@@ -90,12 +92,14 @@ __all__ = [
     "Delegated",
     "Dependencies",
     "FormOutcome",
+    "Format",
     "History",
     "LastSeen",
     "OpenDecision",
     "Outcome",
     "Reader",
     "Redact",
+    "Report",
     "RerunOptions",
     "RunDetails",
     "RunView",
@@ -108,6 +112,7 @@ __all__ = [
     "already_answered",
     "answer_about",
     "answer_when_over",
+    "as_json",
     "blocks_in",
     "brief_of",
     "check_field",
@@ -142,7 +147,9 @@ __all__ = [
     "question_id",
     "read_updates",
     "reader",
+    "render",
     "replayed",
+    "report_of",
     "retry_note",
     "run_of",
     "run_view_of",

@@ -548,6 +548,8 @@ def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) 
     forms = form_outcome(view.last_seen, question_id(view.state, whole_run(view.target.run_id), address))
     instructions = forms.instructions(question.instructions, decided=_DECIDED)
     node, record = (visited.node, visited.record) if visited is not None else (None, None)
+    if node is not None:
+        instructions += _rules(view, node)
     if record is not None and record.feedback:
         instructions = f"{_FIX} {instructions}"
     sent_back = _sent_back(view, address)
@@ -577,6 +579,18 @@ def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) 
         prompt=prompt_at(view, registry, address),
         checkpoint_id=view.checkpoint_ids.get(address, ""),
     )
+
+
+def _rules(view: RunView, node: Node) -> str:
+    """Say what holds for a step besides its own instructions."""
+    rules = ""
+    if node.verify:
+        commands = any(check.command is not None for check in node.verify)
+        where = f", in {view.state.workspace}" if commands and view.state.workspace else ""
+        rules += f" The server checks the result before it accepts it{where}: see checks."
+    if node.allow_tools is not None:
+        rules += " Until then, use only the tools of allow_tools."
+    return rules
 
 
 _FIX = "The server has checked your last result and rejected it: fix what rejected_because says."

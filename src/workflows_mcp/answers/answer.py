@@ -31,7 +31,7 @@ from workflows_mcp.answers.state import StateSnapshot, snapshot_of, state_addres
 from workflows_mcp.answers.why import TELL_USER, not_driven, retry_call, why
 from workflows_mcp.errors import Place, RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.machine import Fault, failed
+from workflows_mcp.machine import Fault, failed, short_proof
 from workflows_mcp.plan import Call, Do
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
@@ -71,10 +71,11 @@ def next_call(view: RunView, actions: list[Action], redo: RerunOptions | None = 
         tasks = [task for it in view.pending.delegations for task in it.tasks if task.standing == "at work"]
         gone = f"; if its agent is gone: {retry_call(tasks[0].target.id)}" if tasks else ""
         return f"{status} waits for it{gone}"
+    first = f"{TELL_USER}; " if view.waits_for_people else ""
     if actions[0].delegated is not None:
-        return f"when the sub-agents have ended: {status}"
+        return f"{first}when the sub-agents have ended: {status}"
     call = f"submit_result(workflow_id='{workflow_id}', step_id='{actions[0].step_id}', result=…)"
-    return f"{call}, and so for each of more_actions" if len(actions) > 1 else call
+    return first + (f"{call}, and so for each of more_actions" if len(actions) > 1 else call)
 
 
 def next_after_end(view: RunView, redo: RerunOptions | None) -> str:
@@ -193,6 +194,8 @@ class Answer(msgspec.Struct, kw_only=True):
     following: str = ""
     """The steps after the running ones, each with its condition."""
     forked_from: str = ""
+    proof: str = ""
+    """The first digits of the last hash of its journal, if the run has ended."""
     decisions: list[OpenDecision] = []
     """What only a person can decide now."""
 
@@ -204,6 +207,12 @@ class Answer(msgspec.Struct, kw_only=True):
     @property
     def delegates(self) -> bool:
         return bool(self.actions) and self.actions[0].delegated is not None
+
+    def add_proof(self, head: str) -> None:
+        """Name the report of a run that has ended, with the hash that the client can compare later."""
+        self.proof = short_proof(head)
+        expect = f" --expect {self.proof}" if self.proof else ""
+        self.next += f"; workflows-mcp report {self.workflow_id}{expect} shows who did what"
 
     def rendered(self, detail: Detail = "all", *, with_result: bool | None = None) -> dict[str, Any]:
         """Return the answer of the core, cut to the limits.
@@ -246,6 +255,8 @@ class Answer(msgspec.Struct, kw_only=True):
                 answer["failed_blocks"] = cut(failures, ("failed_blocks",), how, read)
             if self.error is not None:
                 answer["error"] = self.error.rendered()
+            if self.proof and detail == "all":
+                answer["proof"] = self.proof
         answer["next"] = self.next
         if detail != "step" and not self.delegates and self.following:
             answer["next"] += f"; then {self.following}"

@@ -13,7 +13,7 @@ import msgspec
 
 from workflows_mcp.answers.actions import agent_steps_of, asked_at
 from workflows_mcp.answers.run_view import RunView
-from workflows_mcp.machine import CONFIRM, Frame, iso
+from workflows_mcp.machine import CONFIRM, Frame, budget_at, iso
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
@@ -67,7 +67,8 @@ def _gate(view: RunView, registry: StepRegistry, address: str, frame: Frame) -> 
     given: dict[str, Value] = question.parameters
     choices, approvers = given.get("choices"), given.get("approvers")
     step_id = view.question_id(address)
-    command = f"workflows-mcp answer {view.target.run_id} --step {step_id}"
+    several = len(view.under_way("gate", "budget", "agent")) > 1
+    command = f"workflows-mcp answer {view.target.run_id}" + (f" --step {step_id}" if several else "")
     return OpenDecision(
         step_id=step_id,
         address=address,
@@ -89,8 +90,12 @@ def _held(view: RunView, address: str, frame: Frame) -> OpenDecision:
         message, how = f"{forecast} Start them?", f"workflows-mcp budget {run_id} --allow --of {address}"
     else:
         whose = f" of '{owner.rstrip('/')}'" if owner else " of the run"
-        message = f"The budget{whose} is used up: {what}. What has begun continues; new work waits."
-        how = f"workflows-mcp budget {run_id} {what}=…" + (f" --of {owner}" if owner else "")
+        limit = _limit(view, owner, what)
+        used = f" (the limit is {limit:g})" if limit is not None else ""
+        message = f"The budget{whose} is used up: {what}{used}. What has begun continues; new work waits."
+        example = f"{2 * limit:g}" if limit is not None else "…"
+        how = f"workflows-mcp budget {run_id} {what}={example}" + (f" --of {owner}" if owner else "")
+        how += " (the new limit in all)"
     return OpenDecision(
         step_id=view.question_id(address),
         address=address,
@@ -99,10 +104,18 @@ def _held(view: RunView, address: str, frame: Frame) -> OpenDecision:
         message=message,
         choices=[MORE, STOP],
         since=frame.since,
-        how=f"in a terminal: {how}",
+        how=f"in a terminal: {how}; or workflows-mcp cancel {run_id}",
         budget="" if forecast else what,
         owner=owner,
     )
+
+
+def _limit(view: RunView, owner: str, what: str) -> float | None:
+    """Return the limit that is reached."""
+    budget, spent = budget_at(view.machine, owner), view.state.spent.get(owner)
+    raised = spent.raised.get(what) if spent is not None else None
+    limit: float | None = getattr(budget, what, None) if raised is None else raised
+    return limit
 
 
 def forecast_of(view: RunView, address: str, sub_agents: int) -> str:

@@ -1,4 +1,4 @@
-"""`runs`, `show`, `prune` and `checkpoints`: commands about what is in the store."""
+"""`runs`, `show`, `report`, `prune` and `checkpoints`: commands about what is in the store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from workflows_mcp.answers import Format, Report, as_json, render
 from workflows_mcp.cli.run import (
     ProgressLines,
     is_checkpoint,
@@ -20,6 +21,8 @@ from workflows_mcp.cli.run import (
     with_store,
 )
 from workflows_mcp.cli.terminal import (
+    COMPLETED,
+    FAILED,
     Terminal,
     duration_text,
     err,
@@ -153,6 +156,25 @@ def _with_outputs(block: dict[str, Any]) -> dict[str, Any]:
         key: {**item, "outputs": given}
         for (key, item), given in zip(block["items"].items(), outputs, strict=True)
     }
+
+
+def report_command(options: argparse.Namespace) -> int:
+    """Print or write the report; fail if the journal does not hold."""
+    form: Format = options.format or ("json" if options.json else "md")
+
+    async def read(service: Service) -> Report:
+        return await service.report(await resolve_run(service, options.run), expected=options.expect or "")
+
+    report = with_store(read)
+    if form == "json" and not options.output:
+        print_json(as_json(report))
+    elif options.output:
+        Path(options.output).write_text(render(report, form), encoding="utf-8")
+    else:
+        out().line(render(report, form).rstrip())
+    for it in report.proof.mismatches:
+        err().line(f"{err().paint('does not hold', 'red')}: {err().clean(it.message)}")
+    return COMPLETED if report.proof.holds else FAILED
 
 
 def prune_command(options: argparse.Namespace) -> int:

@@ -285,6 +285,23 @@ COMMANDS = (
         (RUN_ID, flag("--follow", "show progress until the run ends or waits"), JSON),
     ),
     Command(
+        "report",
+        "inspect",
+        "report what a run did, who did it, and whether its journal was changed",
+        (
+            "report wf_1f2e",
+            "report wf_1f2e --format html --output report.html",
+            "report wf_1f2e --expect 9f86d081884c7d65",
+        ),
+        (
+            RUN_ID,
+            option("--format", "FORMAT", "md (the default), html or json", choices=("md", "html", "json")),
+            option("--output", "FILE", "write to a file instead of stdout", "-o"),
+            option("--expect", "HASH", "the proof of an earlier answer: fail if the journal does not fit it"),
+            JSON,
+        ),
+    ),
+    Command(
         "prune",
         "inspect",
         "delete old runs that have ended",

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Identity, Machine, RunState
+from workflows_mcp.machine import Audit, Event, Identity, Machine, RunState
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -123,6 +123,12 @@ class Engine(Protocol):
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         """The bundle that the run is pinned to, and its committed events after the first `after` ones."""
+
+    async def audit(self, run_id: str) -> Audit:
+        """The journal as far as it can be read, and what of the store does not fit it."""
+
+    async def proof(self, run_id: str) -> str:
+        """The last hash of a run that has ended, in hex; empty before, or if none is stored."""
 
     async def fork(
         self,

@@ -28,6 +28,7 @@ from workflows_mcp.engines.executor import TIMEOUT, Executor
 from workflows_mcp.engines.values import Batch, LargeValues, encode, join_events
 from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, StoreError, WorkflowsError
 from workflows_mcp.machine import (
+    Chain,
     ClearTimer,
     Command,
     Event,
@@ -85,10 +86,13 @@ class Driver:
         executor: Executor,
         clock: Clock,
         find_bundle: FindBundle,
+        chain: Chain,
     ) -> None:
         self.run_id = run_id
         self.machine = machine
         self.large = large
+        self.chain = chain
+        """The hashes of the events up to the last one that was given to the journal."""
         self._journal = journal
         self._executor = executor
         own_ref = weakref.ref(self)  # no cycle, so that an ended run is freed at once
@@ -454,7 +458,7 @@ class Driver:
         if not self._unwritten:
             return
         count = len(self._unwritten)
-        events = join_events(self._unwritten)
+        events, hashes = join_events(self._unwritten), self.chain.extend(self._unwritten)
         self._written_bytes += len(events)
         position = self._accepted - 1 if self._applying else self._accepted
         snapshot = None
@@ -463,7 +467,7 @@ class Driver:
             self._written_bytes = 0
             self._snapshot_bytes = max(_SNAPSHOT_BYTES, len(snapshot))
         blobs = self.large.take_new()
-        batch = Batch(position - count, events, count, self.status, self._changed_at, snapshot, blobs)
+        batch = Batch(position - count, events, count, self.status, self._changed_at, snapshot, blobs, hashes)
         steps, self._awaiting_commit, self._unwritten = self._awaiting_commit, {}, []
         self._uncommitted += 1
         self._journal.append(batch, lambda error: self._written(position, steps, error))

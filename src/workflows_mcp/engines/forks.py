@@ -21,7 +21,7 @@ import msgspec
 from workflows_mcp.engines.base import ChangedDefinition
 from workflows_mcp.engines.values import Batch, LargeValues, encode, join_events
 from workflows_mcp.errors import RequestError
-from workflows_mcp.machine import Event, Forked, Machine, Started, replayed
+from workflows_mcp.machine import Chain, Event, Forked, Machine, Started, replayed
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -131,9 +131,10 @@ def needs_scratch(machine: Machine) -> bool:
     return machine.state.status != "completed" and not secrets
 
 
-def batch_of(fork: Fork, large: LargeValues, at: float) -> Batch:
-    """All events of a fork as one batch."""
-    events = join_events([large.encode(event) for event in fork.events])
+def batch_of(fork: Fork, large: LargeValues, at: float, chain: Chain) -> Batch:
+    """All events of a fork as one batch; `chain` is that of the fork."""
+    bodies = [large.encode(event) for event in fork.events]
     snapshot = large.snapshot(fork.machine)
     status = fork.machine.state.status
-    return Batch(0, events, len(fork.events), status, at, snapshot, large.take_new())
+    hashes = chain.extend(bodies)
+    return Batch(0, join_events(bodies), len(bodies), status, at, snapshot, large.take_new(), hashes)

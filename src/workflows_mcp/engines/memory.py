@@ -8,16 +8,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from workflows_mcp.engines.audit import audit_of
 from workflows_mcp.engines.base import NO_AGENTS, ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import batch_of, fork_of, new_run_id
-from workflows_mcp.engines.values import Batch, LargeValues, check_key, full, packed, unpacked
+from workflows_mcp.engines.values import Batch, LargeValues, check_key, full, packed, split_events, unpacked
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Identity, Machine, RunState, Started, replayed
-from workflows_mcp.plan import Bundle
+from workflows_mcp.machine import (
+    HASH_BYTES,
+    Audit,
+    Chain,
+    Event,
+    Identity,
+    Machine,
+    RunState,
+    Started,
+    StoredBatch,
+    replayed,
+)
+from workflows_mcp.plan import Bundle, bundle_key
 from workflows_mcp.values import Value
 
 
@@ -40,6 +52,12 @@ class MemoryJournal:
 
     def confirm(self, done: Callable[[Exception | None], None]) -> None:
         done(None)
+
+    def chain(self, run_id: str, bundle: Bundle) -> Chain:
+        """The hash chain of the run after its last batch."""
+        if self.batches:
+            return Chain(self.batches[-1].hashes[-HASH_BYTES:])
+        return Chain.begin(run_id, bundle_key(bundle))
 
     def events(self) -> list[Event]:
         return [event for batch in self.batches for event in self._large.decode_events(batch.events)]
@@ -94,7 +112,10 @@ class MemoryEngine:
     def _drive(self, run_id: str, machine: Machine) -> Driver:
         large = LargeValues(run_id, self._executor.limits.inline_bytes, self._blobs.get)
         journal = self.journals.setdefault(run_id, MemoryJournal(large, self._blobs))
-        driver = Driver(run_id, machine, large, journal, self._executor, self._clock, self._find_bundle)
+        chain = journal.chain(run_id, machine.bundle)
+        driver = Driver(
+            run_id, machine, large, journal, self._executor, self._clock, self._find_bundle, chain
+        )
         self._drivers[run_id] = driver
         return driver
 
@@ -170,9 +191,23 @@ class MemoryEngine:
         await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
         driver = self._drive(fork.run_id, fork.machine)
         now = self._forked_at[fork.run_id] = self._clock.now()
-        self.journals[fork.run_id].keep(batch_of(fork, driver.large, now))
+        self.journals[fork.run_id].keep(batch_of(fork, driver.large, now, driver.chain))
         await driver.resume(after_crash=False)
         return fork.run_id
+
+    async def audit(self, run_id: str) -> Audit:
+        bundle = (await self._driver(run_id).pause_until_committed()).bundle
+        batches = [
+            StoredBatch(it.position, split_events(it.events), it.hashes)
+            for it in self.journals[run_id].batches
+        ]
+        return audit_of(run_id, bundle, bundle_key(bundle), batches, self._blobs.get)
+
+    async def proof(self, run_id: str) -> str:
+        machine = await self._driver(run_id).pause_until_committed()
+        if machine.state.status == "running":
+            return ""
+        return self.journals[run_id].chain(run_id, machine.bundle).head.hex()
 
     async def run_of_request(self, request_id: str) -> str | None:
         return self._requests.get(request_id)

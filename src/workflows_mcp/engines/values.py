@@ -57,6 +57,11 @@ def join_events(encoded: list[bytes]) -> bytes:
     return _encoder.encode([msgspec.Raw(body) for body in encoded])
 
 
+def split_events(batch: bytes) -> list[bytes]:
+    """The encoded events of a batch. Raises msgspec.DecodeError if it is none."""
+    return [bytes(body) for body in msgspec.msgpack.decode(batch, type=list[msgspec.Raw])]
+
+
 # ----------------------------------------------------------------------------------------------------
 # Large values
 
@@ -94,6 +99,8 @@ class Batch(msgspec.Struct, frozen=True):
     snapshot: bytes | None = None
     blobs: tuple[Blob, ...] = ()
     """Large values that the events or the snapshot refer to, and that are new."""
+    hashes: bytes = b""
+    """The hashes of the events in the chain of the journal."""
 
 
 class _Known(NamedTuple):
@@ -208,7 +215,7 @@ class LargeValues:
         return value if all(a is b for a, b in zip(thin, value, strict=True)) else thin
 
     def _mark(self, value: Value, body: bytes) -> Ext:
-        digest = _hash(body)
+        digest = value_hash(body)
         if digest not in self._by_hash:
             self._new.append(Blob(digest, body))
         return self._remember(value, digest, len(body))
@@ -250,7 +257,7 @@ class LargeValues:
         body = self._fetch(digest) if code == MARK else None
         if body is None:
             raise self._damaged("a large value is missing", digest)
-        if _hash(body) != digest:
+        if value_hash(body) != digest:
             raise self._damaged("a large value was changed", digest)
         value = self._value.decode(body)
         self._remember(value, digest, len(body))
@@ -263,7 +270,8 @@ class LargeValues:
         )
 
 
-def _hash(body: bytes) -> bytes:
+def value_hash(body: bytes) -> bytes:
+    """The hash by which a large value is stored."""
     return hashlib.blake2b(body, digest_size=_HASH_BYTES).digest()
 
 

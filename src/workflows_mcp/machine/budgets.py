@@ -16,7 +16,7 @@ from workflows_mcp.errors import NotExpected
 from workflows_mcp.machine.core import Core, OpenScope
 from workflows_mcp.machine.events import BudgetRaised
 from workflows_mcp.machine.lifecycle import advance
-from workflows_mcp.machine.state import CONFIRM, Frame, Record, Spent
+from workflows_mcp.machine.state import CONFIRM, Frame, Message, Record, Spent
 from workflows_mcp.plan import Budget
 
 Counted = Literal["agent_steps", "sub_agents"]
@@ -134,6 +134,11 @@ def raise_budget(machine: Core, event: BudgetRaised) -> None:
     if event.limits:
         spent = spent_of(machine, event.owner)
         spent.raised = {**spent.raised, **event.limits}
+    allowed = ", ".join(f"{name}={limit:g}" for name, limit in event.limits.items()) or "the fan-out"
+    state = machine.state
+    state.messages.append(
+        Message(state.events, f"{event.by.name} has allowed {allowed}.", event.owner.rstrip("/"))
+    )
     for address, frame in list(machine.state.frames.items()):
         if frame.kind == "budget":
             scope, index = machine.locate(address)
@@ -156,7 +161,7 @@ def expect_budget(machine: Core, event: BudgetRaised) -> None:
             raise NotExpected(
                 "no fan-out waits for a confirmation" + (f" at '{event.owner}'" if event.owner else "")
             )
-    elif not _has_budget(machine, event.owner):
+    elif budget_at(machine, event.owner) is None:
         whose = f"'{event.owner}'" if event.owner else f"the run {machine.state.run_id}"
         known = dict.fromkeys(it.budget.partition("@")[2] for it in waiting.values())
         hint = (
@@ -167,13 +172,13 @@ def expect_budget(machine: Core, event: BudgetRaised) -> None:
         raise NotExpected(f"{whose} has no budget", hint=hint)
 
 
-def _has_budget(machine: Core, owner: str) -> bool:
-    """Whether a budget that is in force has this address."""
+def budget_at(machine: Core, owner: str) -> Budget | None:
+    """The budget in force that has this address; None if there is none."""
     if not owner:
-        return machine.plan_named(machine.state.root.workflow).budget is not None
+        return machine.plan_named(machine.state.root.workflow).budget
     if owner.endswith("/"):
         inside = machine.scope_inside(owner[:-1])
-        return inside is not None and inside.scope.each is None and inside.program.plan.budget is not None
+        return inside.program.plan.budget if inside is not None and inside.scope.each is None else None
     around = machine.scope_inside(owner.rpartition("/")[0])
     index = around.program.ids.get(owner.rpartition("/")[2]) if around is not None else None
-    return around is not None and index is not None and around.program.nodes[index].budget is not None
+    return around.program.nodes[index].budget if around is not None and index is not None else None

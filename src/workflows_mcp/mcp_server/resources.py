@@ -6,6 +6,7 @@
     run://wf_7f3a                        the state of a run, as in get_workflow_status
     run://wf_7f3a/graph                  its flowchart, with the status of each step
     run://wf_7f3a/journal                its events
+    run://wf_7f3a/report                 what it did and who did it, in Markdown
     run://wf_7f3a/values/outputs.log     a whole value, or ?offset=4000&limit=1000 of it
 
 In a URI, every character of a name is escaped except letters, digits and `_.-~`; unescaped names work, too.
@@ -23,6 +24,7 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.types import Annotations, CallToolResult, Resource, ResourceLink, ResourceTemplate
 
+from workflows_mcp.answers import render
 from workflows_mcp.errors import RequestError, UnknownRun, WorkflowsError
 from workflows_mcp.mcp_server.tooling import brief, render_error, shortened
 from workflows_mcp.values import did_you_mean, from_json, to_json
@@ -37,6 +39,8 @@ SCHEMA = "schema://workflow"
 
 YAML, JSON, MERMAID, TEXT = "application/yaml", "application/json", "text/vnd.mermaid", "text/plain"
 
+MARKDOWN = "text/markdown"
+
 WORKFLOWS_LISTED = 100
 
 RUNS_LISTED = 20
@@ -44,7 +48,7 @@ RUNS_LISTED = 20
 _DIGITS = 12
 """The longest number in a URI."""
 
-_PARTS_OF_RUN = ("graph", "journal", "values")
+_PARTS_OF_RUN = ("graph", "journal", "report", "values")
 
 
 TEMPLATES = [
@@ -83,6 +87,14 @@ TEMPLATES = [
         title="Journal of a run",
         description="The events of a run, in order. Long values are cut.",
         mime_type=JSON,
+    ),
+    ResourceTemplate(
+        uri_template=f"{RUN}{{id}}/report",
+        name="run_report",
+        title="Report of a run",
+        description="What a run did, who did it, what was checked, decided and refused, and whether its "
+        "journal was changed.",
+        mime_type=MARKDOWN,
     ),
     ResourceTemplate(
         uri_template=f"{RUN}{{id}}/values/{{+path}}{{?offset,limit}}",
@@ -198,6 +210,8 @@ async def _run(service: Service, uri: str) -> ReadResourceContents:
         return ReadResourceContents(to_json(status.rendered("status"), indent=2), JSON)
     if part == "graph":
         return ReadResourceContents(await inspector.graph(workflow_id), MERMAID)
+    if part == "report":
+        return ReadResourceContents(render(await service.report(workflow_id), "md"), MARKDOWN)
     if kind == "values":
         raise RequestError("a path is missing", hint=f"e.g. {run_uri(workflow_id)}/values/outputs")
     raise _no_part(part)

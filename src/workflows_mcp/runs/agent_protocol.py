@@ -119,7 +119,10 @@ class AgentProtocol:
             view = self._view_of(machine, view.target, view.last_seen, alone=alone)
             view = replace(view, checkpoint_ids=ids)
         redo = await self._redo(view.machine.state) if view.task is None else None
-        return self._answer_about(view, at_work=at_work, redo=redo)
+        answer = self._answer_about(view, at_work=at_work, redo=redo)
+        if view.task is None and view.has_ended:
+            answer.add_proof(await self._engine.proof(view.target.run_id))
+        return answer
 
     def _answer_about(
         self, view: RunView, *, at_work: bool = False, redo: RerunOptions | None = None

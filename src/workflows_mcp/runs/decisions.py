@@ -31,6 +31,8 @@ from workflows_mcp.machine import (
     RefusedWhat,
     Reopening,
     Resumed,
+    RunState,
+    iso,
 )
 from workflows_mcp.plan import REJECTED, duration_seconds
 from workflows_mcp.runs.callers import caller
@@ -205,6 +207,15 @@ class Decisions:
             await self._engine.send(run_id, event)
         except RequestError:
             return  # the run has ended, or enough is recorded
+
+
+def kept_decisions(state: RunState) -> list[str]:
+    """Return the decisions at gates that a fork has taken from its original."""
+    return [
+        f"'{name}' ({record.outputs.get('decision')}, by {record.by.name} at {iso(record.completed_at)})"
+        for name, record in state.root.records.items()
+        if record.by is not None and record.by.human and "approved" in record.outputs
+    ]
 
 
 def read_limit(text: str) -> tuple[str, float]:

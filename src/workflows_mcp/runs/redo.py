@@ -233,7 +233,8 @@ def _from_step(
     reached = [it.address for it in run_view_of(machine).blocks() if it.record.started_at is not None]
     address = next((it for it in target.addresses_for(step_id.strip()) if it in reached), None)
     if address is None:
-        done = [target.step_id(it) for it in _steps_with_events(events) if target.covers(it)]
+        ended = [it for it in _steps_with_events(events) if it in reached]
+        done = [target.step_id(it) for it in ended if target.covers(it)]
         raise RequestError(
             f"the run {workflow_id} has not reached a step '{step_id}'",
             hint=did_you_mean(step_id, done, what="it has run", limit=_NAMED),

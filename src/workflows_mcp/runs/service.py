@@ -27,22 +27,32 @@ from workflows_mcp.answers import (
     CheckpointId,
     OpenDecision,
     Redact,
+    Report,
     checkpoint_details,
     deleted_checkpoint,
     joined,
     listed_checkpoint,
     note,
     parse_checkpoint_id,
+    report_of,
     run_of,
     workflow_info,
 )
 from workflows_mcp.dialects import locate, read_document
 from workflows_mcp.engines import Engine, Line, LiveOutput, PermittedSteps, check_bundle, forbidden_blocks
-from workflows_mcp.errors import DefinitionError, InvalidInputs, NotExpected, Place, Problem, RequestError
+from workflows_mcp.errors import (
+    DefinitionError,
+    InvalidInputs,
+    NotExpected,
+    Place,
+    Problem,
+    RequestError,
+    WorkflowsError,
+)
 from workflows_mcp.library import BUILT_IN, Catalog, WorkflowSummary
 from workflows_mcp.limits import DEFAULT_WAIT, Limits
-from workflows_mcp.machine import EVERY, AgentsAssigned, Fault, Identity, Machine, events, iso
-from workflows_mcp.plan import Bundle, check_inputs
+from workflows_mcp.machine import EVERY, AgentsAssigned, Audit, Fault, Identity, Machine, events, iso
+from workflows_mcp.plan import Bundle, bundle_key, check_inputs
 from workflows_mcp.policy import (
     Killed,
     Secrets,
@@ -58,7 +68,7 @@ from workflows_mcp.runs.callers import caller, calling_as
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.runs.client_sessions import ClientSessions
 from workflows_mcp.runs.conversations import Conversations
-from workflows_mcp.runs.decisions import Decisions
+from workflows_mcp.runs.decisions import Decisions, kept_decisions
 from workflows_mcp.runs.definitions import Definitions
 from workflows_mcp.runs.inspection import (
     Debugger,
@@ -461,6 +471,9 @@ class Service:
                     run_id, lambda machine, now: events.CancelRequested(now, f"superseded by {made}", made)
                 )
         answer = await self._fork_answer(made, wait_seconds)
+        if kept := kept_decisions((await self._engine.view(made)).state):
+            message = f"These decisions of people are kept, and hold for what runs again: {', '.join(kept)}."
+            answer.messages = [message, *answer.messages]
         if waits and keep:
             end = f"control_workflow(workflow_id='{run_id}', action='cancel')"
             message = f"The run {run_id} waits as before; to end it: {end}."
@@ -472,6 +485,32 @@ class Service:
         answer = await self._agents.answer(run_id, wait_seconds)
         answer.forked_from = await self.inspector.origin_of(run_id)
         return answer
+
+    async def report(self, run_id: str, *, expected: str = "") -> Report:
+        """Return what happened in a run, who did it, and whether its journal was changed.
+
+        `expected`: a hash that the caller has from elsewhere, such as the `proof` of an answer.
+        """
+        audit = await self._engine.audit(run_of(run_id))
+        loaded = [
+            plan for it in audit.events if isinstance(it, events.PlanLoaded) for plan in it.plans.values()
+        ]
+        self._secrets.learn((*audit.bundle.secrets, *(name for plan in loaded for name in plan.secrets)))
+        origin = await self._definition_of_origin(audit)
+        return await asyncio.to_thread(
+            report_of, audit, self._secrets.redact, expected=expected, origin=origin
+        )
+
+    async def _definition_of_origin(self, audit: Audit) -> str:
+        """Return the hash of the definition of the run that was forked; empty if it is not known."""
+        first = audit.events[0] if audit.events else None
+        if not isinstance(first, events.Started) or not first.forked_from:
+            return ""
+        try:
+            bundle, _ = await self._engine.journal(first.forked_from.partition("@")[0])
+        except WorkflowsError:
+            return ""
+        return bundle_key(bundle)
 
     async def note(self, workflow_id: str, note: str) -> None:
         """Store a note beside a run, or the run of a task, for its clients."""

@@ -45,7 +45,7 @@ from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import Damaged, LeaseLost, NotExpected, StoreError, WorkflowsError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Identity, Machine, RunState, Started, how_to_resume
+from workflows_mcp.machine import Audit, Chain, Event, Identity, Machine, RunState, Started, how_to_resume
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -153,8 +153,8 @@ class SqliteEngine(StoredRuns):
         encode(started)
         machine = Machine(bundle)
         large = runs.large_values(self.store, run_id, self._executor.limits)
-        driver, journal = self._new_driver(run_id, machine, large, epoch=1)
         key, body = self._bundles.put(bundle)
+        driver, journal = self._new_driver(run_id, machine, large, Chain.begin(run_id, key), epoch=1)
         journal.created = runs.NewRun(run_id, bundle.main, key, body, request, now, now, self._workspace_key)
         self._drive(driver)
         driver.feed(started)
@@ -271,6 +271,13 @@ class SqliteEngine(StoredRuns):
                 await driver.pause_until_committed()
         return runs.journal(self.store, self._bundles, run_id, self._executor.limits, after)
 
+    async def audit(self, run_id: str) -> Audit:
+        driver = self._live(run_id)
+        if driver is not None:
+            with suppress(LeaseLost):
+                await driver.pause_until_committed()
+        return runs.audit(self.store, run_id)
+
     async def fork(
         self,
         run_id: str,
@@ -306,13 +313,15 @@ class SqliteEngine(StoredRuns):
         try:
             await asyncio.to_thread(self._executor.copy_scratch, origin, fork.run_id)
             async with self._locks.setdefault(fork.run_id, asyncio.Lock()):
-                driver, journal = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
                 now, state = self._clock.now(), fork.machine.state
+                key, body = self._bundles.put(fork.machine.bundle)
+                chain = Chain.begin(fork.run_id, key)
+                driver, journal = self._new_driver(fork.run_id, fork.machine, large, chain, epoch=1)
                 journal.created = runs.NewRun(
-                    fork.run_id, state.workflow, *self._bundles.put(fork.machine.bundle), request,
+                    fork.run_id, state.workflow, key, body, request,
                     state.started_at, now, self._workspace_key, origin,
                 )  # fmt: skip
-                await journal.write(batch_of(fork, large, now))
+                await journal.write(batch_of(fork, large, now, chain))
                 await self.start_driving(driver, after_crash=False)
         except BaseException:
             if runs.row_of(self.store, fork.run_id) is None:
@@ -330,10 +339,12 @@ class SqliteEngine(StoredRuns):
         return driver if driver is not None and driver.failure is None else None
 
     def _new_driver(
-        self, run_id: str, machine: Machine, large: LargeValues, epoch: int
+        self, run_id: str, machine: Machine, large: LargeValues, chain: Chain, *, epoch: int
     ) -> tuple[Driver, RunJournal]:
         journal = RunJournal(self.store, self._lease, self._clock, run_id, epoch)
-        driver = Driver(run_id, machine, large, journal, self._executor, self._clock, self._find_bundle)
+        driver = Driver(
+            run_id, machine, large, journal, self._executor, self._clock, self._find_bundle, chain
+        )
         driver.on_release = lambda status: self._on_release(run_id, driver, epoch, status)
         return driver, journal
 
@@ -345,7 +356,7 @@ class SqliteEngine(StoredRuns):
         """Keep a released run in the cache; clean up after it if it has ended."""
         if self._drivers.get(run_id) is driver:
             del self._drivers[run_id]
-        self._released_runs.keep(run_id, ReleasedRun(driver.machine, driver.large, epoch))
+        self._released_runs.keep(run_id, ReleasedRun(driver.machine, driver.large, driver.chain, epoch))
         if status != "idle":
             self._locks.pop(run_id, None)
         if status != "idle" or driver.machine.state.parked is not None:
@@ -434,8 +445,9 @@ class SqliteEngine(StoredRuns):
             return None
         released = self._released_runs.take(run_id, epoch)
         if released is not None:
-            machine, large = released.machine, released.large
+            machine, large, chain = released.machine, released.large, released.chain
         else:
+            chain = runs.chain_of(self.store, run_id)
             machine, large = runs.read(self.store, self._bundles, run_id, self._executor.limits)
         if (status := machine.state.status) != "running":
             await self.store.write(lambda it: leases.release(it, run_id, self._owner, status))
@@ -449,7 +461,7 @@ class SqliteEngine(StoredRuns):
                     f" here: {why}",
                     hint=f"start a server there, or continue it here first: {how_to_resume(run_id)}",
                 )
-        return self._new_driver(run_id, machine, large, epoch)[0]
+        return self._new_driver(run_id, machine, large, chain, epoch=epoch)[0]
 
     async def start_driving(
         self, driver: Driver, event: Event | None = None, *, after_crash: bool = True
@@ -487,7 +499,8 @@ class SqliteEngine(StoredRuns):
         the store refuses that batch. The caller holds the lock of the run."""
         epoch = released.epoch + 1
         self._released_runs.take(run_id, epoch)
-        driver, journal = self._new_driver(run_id, released.machine, released.large, epoch)
+        machine, large, chain = released.machine, released.large, released.chain
+        driver, journal = self._new_driver(run_id, machine, large, chain, epoch=epoch)
         journal.claims = True
         return driver
 
@@ -571,6 +584,7 @@ class SqliteEngine(StoredRuns):
 class ReleasedRun(NamedTuple):
     machine: Machine
     large: LargeValues
+    chain: Chain
     epoch: int
     """The epoch at which the run was released. Another one means that a process has taken it over."""
 

@@ -107,7 +107,7 @@ class Lease:
         if started >= self._ends:
             self.lapses += 1
         connection.execute(
-            "INSERT INTO owners(id, expires_at, machine, pid, born, version) VALUES(?, ?, ?, ?, ?, ?)"
+            "INSERT INTO owners(id, expires_at, machine, pid, born, schema) VALUES(?, ?, ?, ?, ?, ?)"
             " ON CONFLICT(id) DO UPDATE SET expires_at = excluded.expires_at",
             (
                 self.owner.id,

@@ -10,24 +10,47 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import apsw
+import msgspec
 
+from workflows_mcp.engines.audit import StoredSnapshot, audit_of
 from workflows_mcp.engines.base import RunSummary
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.sqlite import leases
 from workflows_mcp.engines.sqlite.store import Store
-from workflows_mcp.engines.values import Batch, LargeValues, check_key, full, packed, unpacked
+from workflows_mcp.engines.values import (
+    Batch,
+    Fetch,
+    LargeValues,
+    check_key,
+    full,
+    packed,
+    split_events,
+    unpacked,
+)
 from workflows_mcp.errors import Damaged, LeaseLost, RequestError, UnknownRun
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Machine
+from workflows_mcp.machine import (
+    HASH_BYTES,
+    Audit,
+    Chain,
+    Event,
+    Machine,
+    Mismatch,
+    Recorded,
+    StoredBatch,
+    check_chain,
+)
 from workflows_mcp.plan import Bundle, bundle_key, decode_bundle, encode_bundle
 from workflows_mcp.values import Value, to_json
 
+_UNFINISHED = ("running", "idle")
 _SUMMARY = (
     "SELECT id, workflow, status, started_at, changed_at, ifnull(forked_from, ''), ifnull(workspace, '')"
     " FROM runs"
@@ -156,11 +179,15 @@ def move(connection: apsw.Connection, run_id: str, workspace_key: WorkspaceKey) 
 
 
 def large_values(store: Store, run_id: str, limits: Limits) -> LargeValues:
+    return LargeValues(run_id, limits.inline_bytes, blob_reader(store))
+
+
+def blob_reader(store: Store) -> Fetch:
     def fetch(digest: bytes) -> bytes | None:
         rows = store.read("SELECT body FROM blobs WHERE hash = ?", (digest,))
         return rows[0][0] if rows else None
 
-    return LargeValues(run_id, limits.inline_bytes, fetch)
+    return fetch
 
 
 def read(store: Store, bundles: BundleCache, run_id: str, limits: Limits) -> tuple[Machine, LargeValues]:
@@ -211,6 +238,78 @@ def _events(store: Store, run_id: str, position: int, large: LargeValues) -> Ite
         yield from events
 
 
+def chain_of(store: Store, run_id: str) -> Chain:
+    """The hash chain of a run, to be continued by the process that drives it."""
+    [(key, position)] = store.read(
+        "SELECT bundle, (SELECT max(position) FROM journal WHERE run = id) FROM runs WHERE id = ?", (run_id,)
+    )
+    last = store.read("SELECT events, hashes FROM journal WHERE run = ? AND position = ?", (run_id, position))
+    if last and last[0][1]:
+        return Chain(last[0][1][-HASH_BYTES:])
+    unhashed = int(position) + len(split_events(last[0][0])) if last else 0
+    return Chain.begin(run_id, key, unhashed)  # an earlier version wrote the events before
+
+
+def audit(store: Store, run_id: str) -> Audit:
+    """Check the journal of a run, and all that is stored with it."""
+    rows, snapshots, batches = store.read_together(
+        (
+            "SELECT runs.bundle, bundles.body, status, runs.events, head FROM runs"
+            " LEFT JOIN bundles ON key = runs.bundle WHERE id = ?",
+            "SELECT position, body FROM snapshots WHERE run = ?",
+            "SELECT position, events, hashes FROM journal WHERE run = ? ORDER BY position",
+        ),
+        (run_id,),
+    )
+    if not rows:
+        raise unknown(run_id)
+    key, body, status, count, head = rows[0]
+    stored = [
+        StoredBatch(int(position), _bodies(events, hashes), hashes) for position, events, hashes in batches
+    ]
+    recorded = Recorded(int(count), head or b"", status not in _UNFINISHED) if count is not None else None
+    snapshot = StoredSnapshot(*snapshots[0]) if snapshots else None
+    found = audit_of(
+        run_id, _definition(run_id, body), key, stored, blob_reader(store), recorded,
+        snapshot=snapshot, status=status,
+    )  # fmt: skip
+    return _with_other_definition(store, run_id, found, stored)
+
+
+def _bodies(batch: bytes, hashes: bytes | None) -> list[bytes]:
+    """The encoded events of a batch; of one that is damaged, as many as it has hashes."""
+    try:
+        return split_events(batch)
+    except msgspec.DecodeError:
+        return [batch, *[b""] * (len(hashes or b"") // HASH_BYTES - 1)]
+
+
+def _definition(run_id: str, body: bytes | None) -> Bundle:
+    try:
+        return decode_bundle(body or b"")
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
+        raise Damaged(f"cannot read the definition of the run {run_id}: {error}") from None
+
+
+def _with_other_definition(store: Store, run_id: str, found: Audit, stored: Sequence[StoredBatch]) -> Audit:
+    """Recognise a run that was pinned to another definition after it had started."""
+    first = found.mismatches[0] if found.mismatches else None
+    if first is None or first.kind != "edited" or first.event != 1:
+        return found
+    for (key,) in store.read("SELECT key FROM bundles"):
+        if check_chain(stored, partial(Chain.begin, run_id, key)).mismatch is None:
+            message = f"the run was started with another definition: {key}"
+            mismatches = [Mismatch("definition", message), *found.mismatches[1:]]
+            return msgspec.structs.replace(found, mismatches=mismatches)
+    return found
+
+
+def proof_of(store: Store, run_id: str) -> str:
+    """The last hash of a run that has ended, in hex; empty before, or if it has none."""
+    rows = store.read("SELECT head FROM runs WHERE id = ? AND status NOT IN ('running', 'idle')", (run_id,))
+    return rows[0][0].hex() if rows and rows[0][0] else ""
+
+
 def position_of(store: Store, run_id: str) -> tuple[int, int]:
     """Numbers that change when a run gets events or another owner."""
     rows = store.read(
@@ -253,8 +352,8 @@ CHANGED_SECONDS = 1.0
 """`changed_at` of a run may lag by this many seconds, because updating it costs a write."""
 
 _APPEND = """
-INSERT OR IGNORE INTO journal(run, position, epoch, events)
-SELECT ?1, ?2, ?3, ?4
+INSERT OR IGNORE INTO journal(run, position, epoch, events, hashes)
+SELECT ?1, ?2, ?3, ?4, ?6
 WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch = ?3 AND (owner IS NULL OR owner = ?5))
 """
 
@@ -287,7 +386,7 @@ class RunJournal:
             created is None
             and not claims
             and batch.snapshot is None
-            and batch.status == self._status
+            and batch.status == self._status == "running"
             and batch.at < self._changed_at + CHANGED_SECONDS
         )
         if not plain:
@@ -322,7 +421,8 @@ class RunJournal:
 
     def write_events(self, connection: apsw.Connection, batch: Batch) -> None:
         """Write the events of a batch. Raises LeaseLost if the run has another owner or epoch."""
-        connection.execute(_APPEND, (self.run_id, batch.position, self.epoch, batch.events, self._owner))
+        values = (self.run_id, batch.position, self.epoch, batch.events, self._owner, batch.hashes)
+        connection.execute(_APPEND, values)
         if connection.changes() != 1:
             raise leases.lost(self.run_id)
         if batch.blobs:
@@ -334,8 +434,17 @@ class RunJournal:
         """Write the status after a batch, and its snapshot; only a running run has an owner."""
         owner = self._owner if batch.status == "running" else None
         connection.execute(
-            "UPDATE runs SET status = ?, changed_at = ?, owner = ? WHERE id = ? AND epoch = ?",
-            (batch.status, batch.at, owner, self.run_id, self.epoch),
+            "UPDATE runs SET status = ?, changed_at = ?, owner = ?, events = ?, head = ?"
+            " WHERE id = ? AND epoch = ?",
+            (
+                batch.status,
+                batch.at,
+                owner,
+                batch.position + batch.count,
+                batch.hashes[-HASH_BYTES:],
+                self.run_id,
+                self.epoch,
+            ),
         )
         if batch.snapshot is not None:
             connection.execute(
@@ -399,6 +508,9 @@ class StoredRuns:
     async def run_of_request(self, request_id: str) -> str | None:
         rows = self.store.read("SELECT id FROM runs WHERE request_id = ?", (request_id,))
         return str(rows[0][0]) if rows else None
+
+    async def proof(self, run_id: str) -> str:
+        return proof_of(self.store, run_id)
 
     async def why_not_driven(self, run_id: str) -> str:
         """Why no process will recover the run; servers recover runs of their workspace within a second."""

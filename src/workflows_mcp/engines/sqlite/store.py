@@ -19,7 +19,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -76,6 +76,17 @@ class Store:
     def read(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
         try:
             return list(self._reader.execute(sql, values))
+        except apsw.Error as error:
+            raise _store_error(self.path, error) from error
+
+    def read_together(self, queries: Sequence[str], values: tuple[Any, ...] = ()) -> list[list[Any]]:
+        """Run several queries on the same state of the store, each with the same values."""
+        try:
+            self._reader.execute("BEGIN")
+            try:
+                return [list(self._reader.execute(sql, values)) for sql in queries]
+            finally:
+                self._reader.execute("COMMIT")
         except apsw.Error as error:
             raise _store_error(self.path, error) from error
 
@@ -320,7 +331,7 @@ def _refuse_old_sqlite() -> None:
 # The schema, and the migrations that lead to it
 
 
-VERSION = 7
+VERSION = 8
 
 PREALLOCATED_BYTES = 4 * 1024 * 1024
 
@@ -411,7 +422,17 @@ ALTER TABLE forgotten RENAME TO deleted_checkpoints;    -- positions that are no
 ALTER TABLE owners ADD COLUMN version INTEGER;          -- the version of the schema that it works with
 """
 
-MIGRATIONS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7)
+# A process of version 7 would write events without hashes: the new name keeps it from renewing its lease.
+_VERSION_8 = """
+ALTER TABLE journal ADD COLUMN hashes BLOB;             -- the hash of each event: `machine/chain.py`
+ALTER TABLE runs ADD COLUMN events INTEGER;             -- how many events it had when the row was written,
+ALTER TABLE runs ADD COLUMN head BLOB;                  -- and the hash of the last of them
+ALTER TABLE owners RENAME COLUMN version TO schema;
+"""
+
+MIGRATIONS = (
+    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8
+)  # fmt: skip
 """The SQL that leads from each version to the next."""
 
 

@@ -91,6 +91,13 @@ class BlobStore:
             )
         return body
 
+    def is_intact(self, packed: bytes) -> bool:
+        """Whether the payload has the bytes that its hash was made of."""
+        if packed[:1] == _HERE:
+            return True
+        body = self.get(packed[1:])
+        return body is not None and hashlib.blake2b(body, digest_size=_HASH_BYTES).digest() == packed[1:]
+
     def _path(self, digest: bytes) -> Path:
         name = digest.hex()
         return self._directory / name[:2] / name

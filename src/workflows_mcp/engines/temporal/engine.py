@@ -25,11 +25,13 @@ from datetime import timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
+import msgspec
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from workflows_mcp.engines.audit import audit_of
 from workflows_mcp.engines.base import NO_AGENTS, ChangedDefinition, FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import fork_of, new_run_id, request_digest
@@ -46,13 +48,25 @@ from workflows_mcp.engines.temporal.wire import (
     LocalListeners,
     RunStart,
     Sent,
+    events_to_hash,
 )
 from workflows_mcp.engines.temporal.worker import Activities, WorkerSupervisor, worker_of
 from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Answered, Event, Identity, Machine, RunState, Started
-from workflows_mcp.plan import Bundle, Steps, encode_bundle
+from workflows_mcp.machine import (
+    Answered,
+    Audit,
+    Chain,
+    Event,
+    Identity,
+    Machine,
+    Mismatch,
+    RunState,
+    Started,
+    StoredBatch,
+)
+from workflows_mcp.plan import Bundle, Steps, bundle_key, encode_bundle
 from workflows_mcp.settings import Settings
 from workflows_mcp.temporal_dev import SharedServer
 from workflows_mcp.values import Value, to_json
@@ -63,6 +77,14 @@ _POLL_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5)
 """The pauses between two queries while nothing happens."""
 
 _SEND_TRIES = 5
+
+_GUARANTEE = (
+    "The events follow from the history that the Temporal server keeps: no client can edit it, but who can "
+    "write to the database of the server can. The hash that is compared was stored when the run ended."
+)
+
+_CLOSING_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""How long to wait until a run that has ended is closed on the server, too."""
 
 _UPDATES_AT_ONCE = 8
 """The server allows ten updates of a run at once, and delays more for long."""
@@ -334,6 +356,46 @@ class TemporalEngine(NotesOfRuns):
         if (ended_by := (await self._cache.now(run_id)).ended_by) is not None:
             events.append(ended_by)
         return bundle, events[after:]
+
+    async def audit(self, run_id: str) -> Audit:
+        bundle = await self._cache.bundle(run_id)
+        batches, mismatches = await self._stored_batches(run_id)
+        key, memo = bundle_key(bundle), await self._memo(run_id) or {}
+        found = audit_of(run_id, bundle, key, batches, self._store.get, guarantee=_GUARANTEE)
+        if (known := memo.get("proof", found.head)) != found.head:
+            message = f"the events do not lead to the hash that was stored when the run ended: {known}"
+            mismatches.append(Mismatch("rewritten", message))
+        events = found.events
+        if (ended_by := (await self._cache.now(run_id)).ended_by) is not None:
+            events = [*events, ended_by]
+        return msgspec.structs.replace(found, events=events, mismatches=[*mismatches, *found.mismatches])
+
+    async def _stored_batches(self, run_id: str) -> tuple[list[StoredBatch], list[Mismatch]]:
+        """The journal with the hashes that its events have; the server stores only the last one."""
+        packed = await self._cache.asked(run_id, "journal", list[bytes])
+        chain = Chain.begin(run_id, bundle_key(await self._cache.bundle(run_id)))
+        batches: list[StoredBatch] = []
+        mismatches: list[Mismatch] = []
+        position = 0
+        for segment in packed:
+            if not self._store.is_intact(segment):
+                message = f"events from {position + 1} on were edited in the directory of large values"
+                mismatches.append(Mismatch("edited", message, position + 1))
+            bodies = events_to_hash(self._store.unpacked(segment))
+            batches.append(StoredBatch(position, bodies, chain.extend(bodies)))
+            position += len(bodies)
+        return batches, mismatches
+
+    async def proof(self, run_id: str) -> str:
+        if not (await self._cache.now(run_id)).is_final:
+            return ""
+        for pause in _CLOSING_SECONDS:
+            described = await self._handle(run_id).describe()
+            memo = await described.memo()
+            if "proof" in memo or described.status is not WorkflowExecutionStatus.RUNNING:
+                return str(memo.get("proof", ""))
+            await asyncio.sleep(pause)
+        return ""
 
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         try:

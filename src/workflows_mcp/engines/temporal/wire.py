@@ -27,7 +27,7 @@ from temporalio.converter import (
     JSONProtoPayloadConverter,
 )
 
-from workflows_mcp.engines.values import MARK, LargeValues, encode
+from workflows_mcp.engines.values import MARK, LargeValues, encode, split_events
 from workflows_mcp.expressions import Code
 from workflows_mcp.machine import LoadPlan, RunStep
 
@@ -153,6 +153,13 @@ _BYTES_AND_ALL = 256
 
 _packed = msgspec.msgpack.Encoder().encode
 _unpacked = msgspec.msgpack.Decoder().decode
+
+
+def events_to_hash(batch: bytes) -> list[bytes]:
+    """The events of a piece of the journal as they are hashed.
+
+    A piece that was JSON on the server has the same values, but not always the same bytes."""
+    return [_packed(_unpacked(body)) for body in split_events(batch)]
 
 
 class _Readable(JSONPlainPayloadConverter):

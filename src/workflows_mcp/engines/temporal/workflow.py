@@ -40,6 +40,7 @@ from workflows_mcp.engines.temporal.wire import (
     Sent,
     StepTask,
     encode_command,
+    events_to_hash,
     notify_changed,
     notify_ended,
     run_start,
@@ -51,6 +52,7 @@ from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.machine import (
     Answered,
     CancelRequested,
+    Chain,
     ClearTimer,
     Command,
     Event,
@@ -67,7 +69,7 @@ from workflows_mcp.machine import (
     TimerFired,
     is_under_way,
 )
-from workflows_mcp.plan import decode_bundle
+from workflows_mcp.plan import bundle_key, decode_bundle
 from workflows_mcp.values import Value
 
 logger = logging.getLogger(__name__)
@@ -166,12 +168,25 @@ class Run:
         if self._tasks:
             await asyncio.wait(self._tasks)
         workflow.upsert_memo(
-            {"status": state.status, "started_at": state.started_at, "changed_at": state.changed_at}
+            {
+                "status": state.status,
+                "started_at": state.started_at,
+                "changed_at": state.changed_at,
+                "proof": self._proof(),
+            }
         )
         notify_ended(state.run_id, keep=needs_scratch(self._machine))
         if self._start.rules >= 2:
             self._raise_unless_completed()
         return in_use().packed(encode(self._result()))
+
+    def _proof(self) -> str:
+        """The last hash of the journal: the server keeps it apart from the events that it follows from."""
+        chain = Chain.begin(self._machine.state.run_id, bundle_key(self._machine.bundle))
+        for segment in self._start.segments:
+            chain.extend(events_to_hash(in_use().unpacked(segment)))
+        chain.extend(events_to_hash(join_events(self._written)))
+        return chain.head.hex()
 
     def _result(self) -> dict[str, Value]:
         """The result of the workflow, for people who read it on the server."""
