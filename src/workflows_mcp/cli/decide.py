@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from workflows_mcp.answers import MORE
 from workflows_mcp.cli.terminal import read_answer
 from workflows_mcp.errors import RequestError
-from workflows_mcp.runs import Identity, agent_around, read_limit, user_name
+from workflows_mcp.runs import Identity, agent_around, read_choice, read_limit, user_name
 
 if TYPE_CHECKING:
     from workflows_mcp.cli.terminal import Terminal
@@ -57,12 +57,13 @@ async def decide(
     """Let the person at the terminal decide; false if they do not."""
     by = await demand_person(service, run_id, f"'{decision.step_id}'")
     _show(terminal, decision)
-    if choice is None:
-        choice = await read_answer(terminal, f"{' / '.join(decision.choices)} ")
-    if not choice:
+    chosen = (
+        read_choice(decision, choice) if choice is not None else await _ask_for_choice(terminal, decision)
+    )
+    if not chosen:
         return False
     amount: dict[str, float] = {}
-    if decision.kind == "budget" and decision.budget and choice.strip() == MORE:
+    if decision.kind == "budget" and decision.budget and chosen == MORE:
         typed = await read_answer(terminal, f"new limit of {decision.budget} ")
         if not typed:
             return False
@@ -70,15 +71,25 @@ async def decide(
     elif comment is None:
         comment = await read_answer(terminal, "comment (optional) ") or ""
     name = decision.step_id
-    typed = await read_answer(terminal, f"type {name} to confirm '{choice.strip()}' ")
+    typed = await read_answer(terminal, f"type {name} to confirm '{chosen}' ")
     if typed is None or typed.strip() != name:
         terminal.line("not confirmed: nothing was decided")
         return False
     if amount:
         await service.decisions.raise_budget(run_id, amount, by=by, owner=decision.owner)
     else:
-        await service.decisions.decide(run_id, name, choice, by=by, comment=comment or "", shown=decision)
+        await service.decisions.decide(run_id, name, chosen, by=by, comment=comment or "", shown=decision)
     return True
+
+
+async def _ask_for_choice(terminal: Terminal, decision: OpenDecision) -> str:
+    """Ask until a choice is typed; empty if nothing is."""
+    while typed := (await read_answer(terminal, f"{' / '.join(decision.choices)} ") or "").strip():
+        try:
+            return read_choice(decision, typed)
+        except RequestError as error:
+            terminal.line(f"{error.message}: {error.hint}")
+    return ""
 
 
 def _show(terminal: Terminal, decision: OpenDecision) -> None:

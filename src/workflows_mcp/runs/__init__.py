@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from workflows_mcp.machine import Identity
     from workflows_mcp.runs.callers import SHELL_VARIABLES, agent_around, calling_as, user_name
     from workflows_mcp.runs.client_sessions import Agent, Denial, Held, Hold, PendingRuns
-    from workflows_mcp.runs.decisions import read_limit
+    from workflows_mcp.runs.decisions import read_choice, read_limit
     from workflows_mcp.runs.one_task import TaskService
     from workflows_mcp.runs.progress import (
         Progress,
@@ -51,6 +51,7 @@ __all__ = [
     "descriptor_limit",
     "has_stopped",
     "raise_descriptor_limit",
+    "read_choice",
     "read_limit",
     "read_yaml",
     "reporting_progress",
@@ -63,7 +64,7 @@ __getattr__ = exports(
     {
         "callers": "SHELL_VARIABLES agent_around calling_as user_name",
         "client_sessions": "Agent Denial Held Hold PendingRuns",
-        "decisions": "Identity OpenDecision read_limit",
+        "decisions": "Identity OpenDecision read_choice read_limit",
         "one_task": "TaskService",
         "progress": "Progress ProgressReport ProgressTracker has_stopped reporting_progress",
         "service": "Line Service WorkflowSummary read_yaml",

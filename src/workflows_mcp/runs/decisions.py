@@ -93,7 +93,7 @@ class Decisions:
                 f"'{shown.step_id}' is asked again: decide on what it shows now", hint=found.how
             )
         await self._refuse_others(found, workflow_id, by)
-        chosen = _choice(found, choice)
+        chosen = read_choice(found, choice)
         clean = self._redacted(machine)(comment.strip()[:COMMENT_CHARS])
         if found.kind == "budget":
             await self._about_budget(found, run_of(workflow_id), chosen, by, str(clean))
@@ -242,8 +242,8 @@ def _named(found: list[OpenDecision], step_id: str | None, workflow_id: str) -> 
     return named[0]
 
 
-def _choice(found: OpenDecision, given: str) -> str:
-    """Return the choice that is meant: in any case, or by its number."""
+def read_choice(found: OpenDecision, given: str) -> str:
+    """Return the choice that is meant: in any case, or by its number. Raises RequestError."""
     text = given.strip()
     if text in found.choices:
         return text
