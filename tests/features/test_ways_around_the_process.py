@@ -54,6 +54,11 @@ class Way:
 WAYS: list[Way] = []
 
 
+def deviations(scene: Scene) -> set[str]:
+    """What a reader of the report should look at."""
+    return {it.kind for it in scene.report().deviations}
+
+
 def way(name: str, level: Level, at: str = "gate") -> Callable[[Callable[[Scene], None]], None]:
     """Add a way. An evident one checks itself what is seen of it."""
 
@@ -254,7 +259,7 @@ def _(scene: Scene) -> None:
 
     scene.agent(work, toolsets="reactive")
     assert scene.state().status != "completed"
-    assert not scene.has_passed
+    assert not scene.events(Decided), scene.told
 
 
 @way("continue from a checkpoint behind the gate", "impossible")
@@ -305,7 +310,9 @@ def _(scene: Scene) -> None:
     scene.agent(work)
     assert scene.has_passed, "a run of another definition is no run of this one"
     assert scene.state().frames["approve"].kind == "gate"
-    assert not scene.events(Decided, run_id=other)
+    report = scene.report(other)
+    assert not report.decisions
+    assert report.run.definition != scene.report().run.definition
     (scene.workspace / "published").unlink()
 
 
@@ -513,6 +520,7 @@ def _(scene: Scene) -> None:
     scene.agent(work, user=_accepts, mode="legacy")
     (decided,) = scene.events(Decided)
     assert (decided.by.via, decided.by.client) == ("form", "mcp")
+    assert [(it.step, it.by.client) for it in scene.report().decisions] == [("approve", "mcp")]
     (scene.workspace / "published").unlink()
 
 
@@ -670,6 +678,9 @@ def _(scene: Scene) -> None:
     assert code == 0, shown
     (decided,) = scene.events(Decided)
     assert (decided.by.via, decided.by.human, decided.comment) == ("terminal", True, "looks good")
+    assert [(it.step, it.by.via, it.comment) for it in scene.report().decisions] == [
+        ("approve", "terminal", "looks good")
+    ]
     (scene.workspace / "published").unlink()
 
 
@@ -797,6 +808,7 @@ def _(scene: Scene) -> None:
     record = scene.state().root.records["write"]
     assert [(it.round, it.passed) for it in record.checks] == [(1, False), (2, True), (2, False)]
     assert scene.state().frames["write"].kind == "agent"
+    assert "rejected_result" in deviations(scene)
 
 
 @way("wear out the checks", "evident", "step")
@@ -811,6 +823,7 @@ def _(scene: Scene) -> None:
     scene.agent(work)
     record = scene.state().root.records["write"]
     assert (record.fault.code if record.fault else "", record.rejections) == ("rejected", 3)
+    assert deviations(scene) >= {"rejected_result", "failure"}
 
 
 @way("retry with a definition without the checks that have failed", "impossible", "elsewhere")
@@ -837,6 +850,7 @@ def _(scene: Scene) -> None:
     scene.agent(work)
     (answered,) = scene.events(Answered)
     assert (answered.ok, answered.message, answered.by.via) == (False, "not needed", "mcp")
+    assert "failure" in deviations(scene)
 
 
 @way("submit another result for a step that is done", "rejected")
@@ -860,6 +874,7 @@ def _(scene: Scene) -> None:
     (updated,) = scene.events(StateUpdated)
     assert updated.changes == [(["raw", "text"], "set", "other text")]
     assert scene.state().frames["approve"].kind == "gate"
+    assert "state_updated" in [note.kind for note in scene.report().notes]
 
 
 # ---- sub-agents
@@ -965,6 +980,7 @@ def test_no_way_around_the_process_is_open(it: Way, tmp_path: Path) -> None:
     refused = [event for event in journal[len(before) :] if isinstance(event, Refused)]
     if it.level == "rejected":
         assert refused, scene.told
+        assert deviations(scene) & {"refused", "rejected_result"}
 
 
 def test_the_table_has_at_least_forty_ways() -> None:

@@ -18,18 +18,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import apsw
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from support import forked
 from support.screen import Screen
+from workflows_mcp.answers import Report
 from workflows_mcp.engines.clock import SystemClock
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.machine import Event, Machine, Refused, RunState, replayed
 from workflows_mcp.mcp_server.server import build_server
 from workflows_mcp.runs import Service
 from workflows_mcp.runs.callers import AGENT_VARIABLES
-from workflows_mcp.settings.model import load_settings
+from workflows_mcp.settings.model import Settings, load_settings
 from workflows_mcp.steps.registry import default_registry
 
 RELEASE = """\
@@ -222,6 +224,21 @@ class Scene:
         assert machine.state == replayed(machine.bundle, events).state
         return machine.state
 
+    def report(self, run_id: str = "") -> Report:
+        """What `workflows-mcp report` shows."""
+
+        async def read() -> Report:
+            async with Service.open(self._settings(), recovers=False) as service:
+                return await service.report(run_id or self.run)
+
+        return asyncio.run(read())
+
+    def edit(self, change: str, *values: Any) -> None:
+        """Change the file of runs, as any program of the user can."""
+        connection = apsw.Connection(str(self.home / "runs.db"))
+        connection.execute(change, values)
+        connection.close()
+
     def runs(self) -> list[str]:
         """The ids of all runs, the newest first."""
 
@@ -238,12 +255,15 @@ class Scene:
 
         return asyncio.run(read())
 
+    def _settings(self) -> Settings:
+        return load_settings({"WORKFLOWS_HOME": str(self.home)}, workspace=self.workspace)
+
     def _engine(self) -> Any:
         from workflows_mcp.engines import Executor
         from workflows_mcp.engines.sqlite.engine import SqliteEngine
         from workflows_mcp.policy import policy_of
 
-        settings = load_settings({"WORKFLOWS_HOME": str(self.home)}, workspace=self.workspace)
+        settings = self._settings()
         registry, clock = default_registry(), SystemClock()
         executor = Executor(registry, policy_of(settings), settings.scratch, clock)
         find = Catalog.of(settings, registry).bundle
@@ -251,10 +271,9 @@ class Scene:
 
     def person(self, work: Callable[[Service], Awaitable[Any]]) -> Any:
         """Do something with the service as a person's program does."""
-        settings = load_settings({"WORKFLOWS_HOME": str(self.home)}, workspace=self.workspace)
 
         async def go() -> Any:
-            async with Service.open(settings) as service:
+            async with Service.open(self._settings()) as service:
                 return await work(service)
 
         return asyncio.run(asyncio.wait_for(go(), 40))
