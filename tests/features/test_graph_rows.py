@@ -359,13 +359,16 @@ outputs: {count: "${inputs.count}", ratio: "${inputs.ratio}", flag: "${inputs.fl
 @pytest.mark.rows("G19")
 def test_the_answer_has_one_shape_and_leaves_out_what_is_absent(run: Any) -> None:
     ran = run(DIAMOND)
-    assert set(ran.answer) == {"workflow_id", "workflow", "status", "progress", "outputs", "next"}
+    assert set(ran.answer) == {"workflow_id", "workflow", "status", "progress", "outputs", "next", "proof"}
     assert ran.answer["workflow"] == "diamond"
     assert ran.answer["progress"] == {"done": 4, "total": 4}
     details = f"get_workflow_state(workflow_id='{ran.answer['workflow_id']}')"
     fork = f"control_workflow(workflow_id='{ran.answer['workflow_id']}', action='fork', step_id=…)"
     after = f"nothing; {details} has the details and step ids; {fork} redoes one of these steps"
-    assert ran.answer["next"] == f"{after} and what follows it: 'top', 'left', 'right', 'bottom'"
+    proof = (
+        f"workflows-mcp report {ran.answer['workflow_id']} --expect {ran.answer['proof']} shows who did what"
+    )
+    assert ran.answer["next"] == f"{after} and what follows it: 'top', 'left', 'right', 'bottom'; {proof}"
 
 
 @pytest.mark.rows("X2")

@@ -119,6 +119,7 @@ def test_hooks_that_are_off_say_nothing(tmp_path: Path) -> None:
 
 def test_without_a_run_the_script_starts_no_other_program(tmp_path: Path) -> None:
     async def work(call: Call) -> None:
+        await call("list_workflows")  # the server listens for hooks from its first answer on
         python = tmp_path / "home" / "hooks" / "python"
         real, ran = os.readlink(python), tmp_path / "ran"
         python.unlink()

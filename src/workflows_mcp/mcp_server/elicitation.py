@@ -44,7 +44,6 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from workflows_mcp.errors import InvalidResult, RequestError
-from workflows_mcp.mcp_server.identity import person_of
 from workflows_mcp.mcp_server.tooling import Content, Ctx, service_of
 
 if TYPE_CHECKING:
@@ -185,6 +184,8 @@ async def _take(given: _Answer, context: Ctx) -> _Outcome:
         )
         return _Outcome()
     try:
+        from workflows_mcp.mcp_server.identity import person_of
+
         by = person_of(context)
         await service.answer_form(asked.run_id, asked.step_id, dict(result.content or {}), by=by)
     except InvalidResult as error:

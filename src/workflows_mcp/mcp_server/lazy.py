@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -48,8 +49,10 @@ _WITHOUT_MESSAGE = 1.0
 class LazyService:
     """Stands for the service from the start, and passes everything on to it once it is open."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, before: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`before` is what else can wait for the first answer; it runs before the service opens."""
         self._settings = settings
+        self._before = before
         self._service: Service | None = None
         self._opening: asyncio.Task[Service] | None = None
         self._soon: asyncio.TimerHandle | None = None
@@ -96,6 +99,9 @@ class LazyService:
         return self._opening
 
     async def _open(self) -> Service:
+        if self._before is not None:
+            await self._before()
+            self._before = None
         service = await asyncio.to_thread(_open_service, self._settings)
         self._service = await service.__aenter__()
         # Loaded modules stay; without this the garbage collector takes some 65 ms to walk over them.

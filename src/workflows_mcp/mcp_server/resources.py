@@ -24,7 +24,6 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.types import Annotations, CallToolResult, Resource, ResourceLink, ResourceTemplate
 
-from workflows_mcp.answers import render
 from workflows_mcp.errors import RequestError, UnknownRun, WorkflowsError
 from workflows_mcp.mcp_server.tooling import brief, render_error, shortened
 from workflows_mcp.values import did_you_mean, from_json, to_json
@@ -211,6 +210,8 @@ async def _run(service: Service, uri: str) -> ReadResourceContents:
     if part == "graph":
         return ReadResourceContents(await inspector.graph(workflow_id), MERMAID)
     if part == "report":
+        from workflows_mcp.answers import render
+
         return ReadResourceContents(render(await service.report(workflow_id), "md"), MARKDOWN)
     if kind == "values":
         raise RequestError("a path is missing", hint=f"e.g. {run_uri(workflow_id)}/values/outputs")

@@ -50,7 +50,6 @@ from workflows_mcp.limits import DEFAULT_WAIT
 from workflows_mcp.mcp_server import resources
 from workflows_mcp.mcp_server.completion import complete
 from workflows_mcp.mcp_server.elicitation import Elicitation, sealing_of
-from workflows_mcp.mcp_server.hooks import HookServer
 from workflows_mcp.mcp_server.lazy import LazyService, wait_for_service
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.prompts import ServedPrompt, prompts_of, prompts_of_workflows
@@ -73,6 +72,7 @@ from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
 
 if TYPE_CHECKING:
+    from workflows_mcp.mcp_server.hooks import HookServer
     from workflows_mcp.runs import ProgressReport, Service
 
     ServerOfTheLibrary = MCPServer[Service]
@@ -280,8 +280,15 @@ def build_server(settings: Settings, *, exits_on_signals: bool = True) -> Workfl
     if settings.task:
         settings = replace(settings, toolsets=toolsets_for_task(settings.toolsets))
     notices, log = Notices(InMemorySubscriptionBus()), ClientLog()
-    service = LazyService(settings)
-    hooks = HookServer(settings, service)
+    hooks: list[HookServer] = []
+
+    async def listen() -> None:
+        from workflows_mcp.mcp_server.hooks import HookServer
+
+        hooks.append(HookServer(settings, service))
+        await hooks[0].open()
+
+    service = LazyService(settings, listen)
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[Service]) -> AsyncIterator[Service]:
@@ -292,11 +299,11 @@ def build_server(settings: Settings, *, exits_on_signals: bool = True) -> Workfl
             with startup_checks(settings), log.listening():
                 if settings.engine != "embedded":
                     await service.ready()  # fails at once if the Temporal server cannot be reached
-                await hooks.open()
                 service.open_in()
 
                 async def close() -> None:
-                    await hooks.close()
+                    for it in hooks:
+                        await it.close()
                     await service.close()
 
                 if exits_on_signals:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from workflows_mcp.settings.agents import PRESETS, AgentCommand, find_agent
+from typing import TYPE_CHECKING
+
+from workflows_mcp.lazy import exports
 from workflows_mcp.settings.http import Address, HttpSettings, NamedToken, in_url, is_loopback, read_address
 from workflows_mcp.settings.model import (
     LEVELS,
@@ -14,6 +16,9 @@ from workflows_mcp.settings.model import (
     settings_needing_trust,
 )
 from workflows_mcp.settings.trust import TRUSTED, VARIABLE, Trust, trust_of
+
+if TYPE_CHECKING:
+    from workflows_mcp.settings.agents import PRESETS, AgentCommand, find_agent
 
 __all__ = [
     "LEVELS",
@@ -37,3 +42,5 @@ __all__ = [
     "settings_needing_trust",
     "trust_of",
 ]
+
+__getattr__ = exports(__name__, {"agents": "PRESETS AgentCommand find_agent"})

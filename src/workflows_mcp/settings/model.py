@@ -50,17 +50,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.settings.agents import AgentCommand, read_agents
 from workflows_mcp.settings.files import TABLES, read_files
 from workflows_mcp.settings.http import HttpSettings, is_loopback, read_http
 from workflows_mcp.settings.trust import CHANGED, TRUSTED, trust_of
 from workflows_mcp.settings.trust import VARIABLE as TRUST
 from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole, to_json
+
+if TYPE_CHECKING:
+    from workflows_mcp.settings.agents import AgentCommand
 
 logger = logging.getLogger(__name__)
 
@@ -487,6 +489,12 @@ def _tables(key: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def _agents(key: str, value: Any) -> dict[str, AgentCommand]:
+    from workflows_mcp.settings.agents import read_agents
+
+    return read_agents(key, _tables(key, value))
+
+
 def _groups(key: str, value: Any) -> dict[str, tuple[str, ...]]:
     """Read groups of people by name, or JSON text of them."""
     return {name: read_names(f"{key}.{name}", people) for name, people in _tables(key, value).items()}
@@ -533,7 +541,7 @@ _READERS: dict[str, Any] = {
     "read_only": _flag,
     "task": _task,
     "mcp_servers": _tables,
-    "agents": lambda key, value: read_agents(key, _tables(key, value)),
+    "agents": _agents,
     "state_access": _one_of(STATE_ACCESS),
     "elicitation": _one_of(ELICITATION),
     "approvers": _groups,
