@@ -13,6 +13,7 @@ import pytest
 from support.rendered import Service
 from support.scripted import digest
 from workflows_mcp.errors import InvalidInputs
+from workflows_mcp.machine import Identity
 from workflows_mcp.settings.model import Settings
 
 Answer = dict[str, Any]
@@ -151,6 +152,36 @@ def test_the_example_of_a_report_asks_sub_agents_and_the_user_and_writes_the_fil
     assert [task["context"] for task in handed["parameters"]["tasks"]] == questions
     [asked] = main.parameters("write")
     assert "## What do ants eat?\nAn answer to: " in asked["instructions"]
+
+
+@pytest.mark.rows("G22", "P1", "P2", "P6")
+def test_checked_work_counts_when_it_is_done_and_a_person_has_approved_it(
+    settings: Settings, workspace: Path
+) -> None:
+    ada = Identity("ada", "terminal", human=True)
+
+    async def work() -> None:
+        async with Service.open(settings) as service:
+            run = (await service.start(workflow="example-checked-work", inputs={"task": "Say hello"}))[
+                "workflow_id"
+            ]
+            result = {"files": ["notes.md"], "summary": "It says hello."}
+            answer = await service.submit(run, result, step_id="work", wait_seconds=20)
+            assert answer["action"]["rejected_because"][0].startswith("the file must exist, and have content")
+            (workspace / "notes.md").write_text("TODO: hello", encoding="utf-8")
+            answer = await service.submit(run, result, step_id="work@v2", wait_seconds=20)
+            assert answer["action"]["rejected_because"][0].startswith("nothing may be left to do")
+            assert answer["action"]["results_left"] == 1
+            (workspace / "notes.md").write_text("hello", encoding="utf-8")
+            answer = await service.submit(run, result, step_id="work@v3", wait_seconds=20)
+            assert answer["decisions"][0]["message"].strip() == "It says hello.\nIs notes.md good?"
+            answer = (await service.decide(run, "reject", by=ada, comment="Say who you are.")).rendered()
+            assert answer["action"]["parameters"]["instructions"].endswith("notes.md. Say who you are.\n")
+            await service.submit(run, result, step_id="work@2", wait_seconds=20)
+            answer = (await service.decide(run, "approve", by=ada)).rendered()
+            assert answer["result"] == {"files": ["notes.md"], "approved_by": "ada"}
+
+    asyncio.run(work())
 
 
 @pytest.mark.rows("S16", "S5")
@@ -317,6 +348,7 @@ def test_research_questions_that_are_not_a_json_array_are_asked_for_again(
         "deploy-service",
         "pr-automation",
         "example-report",
+        "example-checked-work",
     ],
 )
 def test_the_library_needs_no_tools_that_a_coding_agent_does_not_have(

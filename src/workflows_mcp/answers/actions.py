@@ -31,6 +31,7 @@ from workflows_mcp.machine import iso, path_text
 from workflows_mcp.plan import (
     LANGUAGES,
     Call,
+    Check,
     Do,
     ForEach,
     Node,
@@ -229,7 +230,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     feedback: list[str] = []
     """Why the last result was rejected: what has to be fixed."""
     attempts_left: int = 0
-    """How many results may still be rejected, this one included; only with feedback."""
+    """How many results it may still submit, this one included."""
     sent_back: dict[str, Value] = {}
     """The decision of a person who has sent the step back."""
     checks: list[str] = []
@@ -259,12 +260,11 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
         if delegated is None and not (brief and self.describes_result):
             action["result_schema"] = self.result_schema
         if self.feedback:
-            feedback = {"rejected_because": self.feedback, "results_left": self.attempts_left}
-            action |= cut(feedback, path, how, read)
+            action |= cut({"rejected_because": self.feedback}, path, how, read)
         if self.sent_back:
             action["sent_back"] = self.sent_back
         if self.checks:
-            action["checks"] = self.checks
+            action |= {"checks": self.checks, "results_left": self.attempts_left}
         if self.allow_tools is not None:
             action["allow_tools"] = self.allow_tools
         if delegated is not None and not known:
@@ -574,11 +574,18 @@ def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) 
         feedback=list(record.feedback) if record is not None else [],
         attempts_left=node.attempts - record.rejections if node is not None and record is not None else 0,
         sent_back=sent_back,
-        checks=[check.text for check in node.verify] if node is not None else [],
+        checks=[_described(check) for check in node.verify] if node is not None else [],
         allow_tools=list(node.allow_tools) if node is not None and node.allow_tools is not None else None,
         prompt=prompt_at(view, registry, address),
         checkpoint_id=view.checkpoint_ids.get(address, ""),
     )
+
+
+def _described(check: Check) -> str:
+    """Return a check as its author has written it, with the message if that is known before it runs."""
+    message = check.message.source if check.message is not None else None
+    known = isinstance(message, str) and "{{" not in message and "${" not in message
+    return f"{check.text}  # {message}" if known else check.text
 
 
 def _rules(view: RunView, node: Node) -> str:
