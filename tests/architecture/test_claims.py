@@ -93,3 +93,18 @@ def test_only_a_few_modules_of_answers_read_the_inside_of_a_run() -> None:
             if isinstance(node, ast.Attribute) and ast.unparse(node).endswith(inside):
                 wrong.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")
     assert wrong == []
+
+
+def test_only_one_module_makes_the_events_that_people_decide_with() -> None:
+    """What only a person may decide is checked in one place: `runs/decisions.py`."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        calls = [
+            it.func
+            for it in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(it, ast.Call)
+        ]
+        names = {it.id if isinstance(it, ast.Name) else getattr(it, "attr", "") for it in calls}
+        if made := names & {"Decided", "BudgetRaised"}:
+            found[path.relative_to(ROOT).as_posix()] = made
+    assert found == {"runs/decisions.py": {"Decided", "BudgetRaised"}}
