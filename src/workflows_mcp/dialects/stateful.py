@@ -481,6 +481,8 @@ def _exit_code_is_lost(step: StepDraft, drafts: list[StepDraft]) -> bool:
     do = step.do
     if not isinstance(do, Do) or not do.settings.get(ANY_EXIT) or step.on_failure is not None:
         return False
+    if step.process.verify:
+        return False  # its checks decide
     whole = ("state", step.output_to)
     return not _read_by(step, drafts) and not any(
         use.reference.path in (whole, whole[:1]) for it in drafts for use in it.uses
