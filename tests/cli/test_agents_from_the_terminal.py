@@ -107,7 +107,7 @@ def test_a_server_that_the_program_starts_serves_its_own_task_and_nothing_else_o
         task = inside["WORKFLOWS_TASK"]
         with background([*changed.command, "serve"], changed.workspace, inside) as server:
             server.introduce()
-            assert server.call("get_workflow_status", workflow_id=task)["status"] == "running"
+            assert server.call("get_workflow_status", workflow_id=task, wait_seconds=0)["status"] == "running"
             for other in (task.partition(".")[0], task[:-1] + "1"):
                 refused = server.ask(
                     "tools/call", name="get_workflow_status", arguments={"workflow_id": other}

@@ -388,7 +388,8 @@ def test_no_form_is_shown_to_the_client_of_a_sub_agent(asked: str, desk: Desk) -
 
     async def work(client: Client) -> None:
         for tool in ("get_next_step", "get_workflow_status"):
-            found = await called(client, tool, workflow_id=run)
+            more = {"wait_seconds": 0} if tool == "get_workflow_status" else {}
+            found = await called(client, tool, workflow_id=run, **more)
             assert found["status"] == ("pending_action" if asked == PROMPT else "waiting")
 
     for mode in ("auto", "legacy"):

@@ -11,7 +11,9 @@ import pytest
 from mcp import Client
 from mcp.types import ElicitResult
 
+from workflows_mcp.answers import Answer
 from workflows_mcp.mcp_server.server import build_server
+from workflows_mcp.runs import Service
 from workflows_mcp.settings import Settings
 
 pytestmark = [pytest.mark.rows("P1", "X8"), pytest.mark.parametrize("mode", ["auto", "legacy"])]
@@ -95,7 +97,7 @@ def test_after_a_declined_form_the_gate_still_waits_and_the_agent_cannot_answer(
         for result in ({"decision": "approve"}, "approve", {"is_error": True, "error": "skip it"}):
             refused = await call("submit_result", workflow_id=run, step_id="approve", result=result)
             assert "only a person can decide it" in refused["refused"]
-        assert (await call("get_workflow_status", workflow_id=run))["status"] == "waiting"
+        assert (await call("get_workflow_status", workflow_id=run, wait_seconds=0))["status"] == "waiting"
 
     session(tmp_path, mode, user, work)
     assert len(user.shown) == 1
@@ -109,3 +111,28 @@ def test_a_client_without_forms_hears_where_the_user_can_decide(tmp_path: Path, 
         assert "tell the user" in waiting["next"]
 
     session(tmp_path, mode, None, work)
+
+
+def test_a_status_shows_the_open_form_at_once_and_does_not_wait_for_another_decision(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def begin(call: Any) -> None:
+        run.append((await call("start_workflow", yaml=RELEASE))["workflow_id"])
+        await call("submit_result", workflow_id=run[0], step_id="build", result={"response": "done"})
+
+    async def status(service: Service, *given: Any, patient: bool = False, **named: Any) -> Answer:
+        waits.append(patient)
+        return await read(service, *given, patient=patient, **named)
+
+    async def look(call: Any) -> None:
+        ended = await call("get_workflow_status", workflow_id=run[0])
+        assert ended["status"] == "completed"
+
+    run: list[str] = []
+    waits: list[bool] = []
+    read = Service.status
+    session(tmp_path, mode, None, begin)
+    monkeypatch.setattr(Service, "status", status)
+    session(tmp_path, mode, User({"decision": "approve"}), look)
+    assert waits
+    assert True not in waits

@@ -16,6 +16,7 @@ forms, fails to, or never answers.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -47,6 +48,7 @@ from workflows_mcp.errors import InvalidResult, RequestError
 from workflows_mcp.mcp_server.tooling import Content, Ctx, service_of
 
 if TYPE_CHECKING:
+    from workflows_mcp.answers import Answer
     from workflows_mcp.runs import UserQuestion, UserQuestions
 
 logger = logging.getLogger(__name__)
@@ -174,6 +176,23 @@ class Elicitation:
             self._refused[run_id, question.step_id] = outcome.refusal
             while len(self._refused) > _REMEMBERED:
                 self._refused.popitem(last=False)
+
+
+async def patiently(
+    context: Ctx, wait_seconds: float, read: Callable[[float, bool], Awaitable[Answer]]
+) -> Answer:
+    """Read the answer about a run. Wait for the decision of a person too, unless a form asks for it at once.
+
+    `read` takes how long to wait, and whether to wait for people."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + wait_seconds
+    found = await read(wait_seconds, False)
+    left = end - loop.time()
+    if not found.decisions or found.actions or left <= 0:
+        return found
+    if _can_ask(context) and (await service_of(context).elicitation.questions(found.workflow_id)).next:
+        return found
+    return await read(left, True)
 
 
 async def _take(given: _Answer, context: Ctx) -> _Outcome:

@@ -132,13 +132,15 @@ class AgentProtocol:
 
         return answer_about(view, self._registry, self._limits, place=place, at_work=at_work, redo=redo)
 
-    async def next_step(self, workflow_id: str, wait_seconds: float = 0.0, *, at_work: bool = True) -> Answer:
+    async def next_step(
+        self, workflow_id: str, wait_seconds: float = 0.0, *, at_work: bool = True, patient: bool = False
+    ) -> Answer:
         """Return the current step of a run or task, and record a heartbeat of its agent."""
         try:
             await self.heartbeat(workflow_id)
         except RequestError as error:
             return answer_when_over(workflow_id, error, self._limits)
-        return await self.answer(workflow_id, wait_seconds, at_work=at_work, patient=True)
+        return await self.answer(workflow_id, wait_seconds, at_work=at_work, patient=patient)
 
     async def submit(
         self,

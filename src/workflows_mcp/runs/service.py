@@ -286,10 +286,11 @@ class Service:
         task_id: str | None = None,
         wait_seconds: float = 0.0,
         at_work: bool = True,
+        patient: bool = False,
     ) -> Answer:
         """Return the current step again; safe to repeat. A task is driven by its own id."""
         target_id = await self._agents.full_id(joined(workflow_id, task_id))
-        return await self._agents.next_step(target_id, wait_seconds, at_work=at_work)
+        return await self._agents.next_step(target_id, wait_seconds, at_work=at_work, patient=patient)
 
     async def status(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
 from msgspec import to_builtins
@@ -30,6 +31,7 @@ from workflows_mcp.answers import (
 )
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.mcp_server.compat import parameters_called
+from workflows_mcp.mcp_server.elicitation import patiently
 from workflows_mcp.mcp_server.tooling import (
     ADDS,
     ASSIGNS_STEP,
@@ -252,7 +254,8 @@ async def workflow_get_next_step(
     """The next atomic step, all values in place. null: it has ended (status completed, failed, cancelled), or
     nothing is to be done yet (running, waiting: call again). Harmless to repeat."""
     task = task_id or _task_in(sub_agent_context)
-    found = await _service(ctx).next_step(workflow_id, task_id=task, wait_seconds=wait_seconds, at_work=False)
+    step = partial(_service(ctx).next_step, workflow_id, task_id=task, at_work=False)
+    found = await patiently(ctx, wait_seconds, lambda s, patient: step(wait_seconds=s, patient=patient))
     return as_next(found)
 
 

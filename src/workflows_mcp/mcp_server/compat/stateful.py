@@ -6,6 +6,7 @@ have all fields of the core.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -13,6 +14,7 @@ from typing_extensions import TypedDict
 
 from workflows_mcp.answers import Answer
 from workflows_mcp.mcp_server.compat import parameters_called
+from workflows_mcp.mcp_server.elicitation import patiently
 from workflows_mcp.mcp_server.tooling import (
     ASSIGNS_STEP,
     READS,
@@ -137,7 +139,8 @@ async def get_workflow_status(
     """Where a run or a task is, why it waits, and the pending action, if any. Waits while steps run."""
     if workflow_id is None:
         return await _service(ctx).runs()
-    status = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, patient=True)
+    read = partial(_service(ctx).status, workflow_id)
+    status = await patiently(ctx, wait_seconds, lambda s, patient: read(wait_seconds=s, patient=patient))
     return _typed(status.rendered("status"))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from workflows_mcp.errors import Problem, RequestError
+from workflows_mcp.mcp_server.elicitation import patiently
 from workflows_mcp.mcp_server.tooling import (
     ASSIGNS_STEP,
     READS,
@@ -336,7 +338,8 @@ async def get_workflow_status(
     """Where a run is and why it waits. Waits itself while steps run, so do not poll faster."""
     if workflow_id is None:
         return await _service(ctx).runs()
-    found = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, patient=True)
+    status = partial(_service(ctx).status, workflow_id)
+    found = await patiently(ctx, wait_seconds, lambda s, patient: status(wait_seconds=s, patient=patient))
     return found.rendered("status")
 
 
